@@ -1,0 +1,111 @@
+"""The one error family: a code, what is wrong, where, and what to do.
+
+Every failure that a user can cause or mend is an `AiflowError`. In a notebook it prints as one readable message
+(`_render_traceback_`, which IPython honours) and still fails the cell; the cause stays on `__cause__` for `%debug`.
+Codes are stable: `AF1xx` language, `AF2xx` structure, `AF3xx` types, `AF4xx` policy, `AF5xx` liveness,
+`AF6xx` run, `AF7xx` provider and model, `AF8xx` notebook and command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class AiflowError(Exception):
+    """A failure with a stable code, a sentence, and what mends it.
+
+    Args:
+        message: what is wrong, and where, in one sentence.
+        code: stable identifier, such as `"AF201"`.
+        hint: what to do about it; empty when the message says it all.
+    """
+
+    code: str = "AF600"
+
+    def __init__(self, message: str, *, code: str | None = None, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        if code is not None:
+            self.code = code
+
+    def lines(self) -> list[str]:
+        """The message as lines of plain text."""
+        first = f"{type(self).__name__} {self.code}: {self.message}"
+        return [*first.splitlines(), *(f"  {line}" for line in self.hint.splitlines())]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _render_traceback_(self) -> list[str]:
+        return self.lines()
+
+
+class GraphError(AiflowError):
+    """A graph that does not pass its checks; `problems` holds every one of them, in source order."""
+
+    code = "AF200"
+
+    def __init__(self, problems: Sequence[AiflowError], *, title: str = "") -> None:
+        self.problems = tuple(problems)
+        many = f"{len(self.problems)} problems" if len(self.problems) > 1 else "1 problem"
+        super().__init__(
+            f"the graph{f' {title!r}' if title else ''} has {many}",
+            code=self.problems[0].code if len(self.problems) == 1 else None,
+        )
+
+    def lines(self) -> list[str]:
+        if len(self.problems) == 1:
+            return self.problems[0].lines()
+        rows = super().lines()
+        for problem in self.problems:
+            rows += ["", *problem.lines()]
+        return rows
+
+
+class GraphProblem(AiflowError):
+    """One finding of the parser or the checks, with its place in the source where the graph was text."""
+
+    code = "AF200"
+
+
+class RunError(AiflowError):
+    """A run that failed: names the node, the event's sequence, and the cause (also on `__cause__`)."""
+
+    code = "AF600"
+
+
+class RunCancelled(AiflowError):
+    """A run that was cancelled before it was complete."""
+
+    code = "AF601"
+
+
+class ProviderError(AiflowError):
+    """A provider that could not answer, or whose answer broke off; never carries a key or a header."""
+
+    code = "AF700"
+
+
+class StreamCut(ProviderError):
+    """A stream that ended before its finish reason: what came so far is a part, not an answer."""
+
+    code = "AF702"
+
+
+class ModelMissing(ProviderError):
+    """No model file where one was expected, or the engine that serves it is not installed."""
+
+    code = "AF710"
+
+
+class ConfigError(AiflowError):
+    """A setting, tier or option that does not exist or has a value it can't have."""
+
+    code = "AF720"
+
+
+class CommandError(AiflowError):
+    """A cell or a command line that can't be understood or names something unknown."""
+
+    code = "AF800"

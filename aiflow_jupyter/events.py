@@ -1,0 +1,131 @@
+"""Events: the one typed item that travels on every edge.
+
+An event is what the AiFlow paper calls `Context<T>` (definition 2). It is a plain slots class because a guardian
+handles millions of them; treat one as immutable once it has been emitted, since the branches of a split share it.
+
+Data kinds: `token`, `chunk`, `tool_fragment`, `tool_call`, `tool_result`, `retrieval`, `label`, `usage`, `value`.
+Control kinds: `finish` (one answer is complete), `end` (the edge closes), `error`, `skip`, `flush`, `restart`,
+`commit`, `retract`. Control events are never dropped and keep their place in the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+DataKind = Literal[
+    "token", "chunk", "tool_fragment", "tool_call", "tool_result", "retrieval", "label", "usage", "value"
+]
+ControlKind = Literal["finish", "end", "error", "skip", "flush", "restart", "commit", "retract"]
+Kind = DataKind | ControlKind
+Phase = Literal["answer", "reasoning"]
+
+DATA: Final[frozenset[str]] = frozenset(
+    {"token", "chunk", "tool_fragment", "tool_call", "tool_result", "retrieval", "label", "usage", "value"}
+)
+CONTROL: Final[frozenset[str]] = frozenset({"finish", "end", "error", "skip", "flush", "restart", "commit", "retract"})
+TEXT: Final[frozenset[str]] = frozenset({"token", "chunk"})
+
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class Event:
+    """One typed item on an edge.
+
+    Attributes:
+        kind: a data or control kind.
+        payload: text for `token` and `chunk`, else one of the payload classes below or any value.
+        conversation: identifier of the conversation, empty outside one.
+        source: the node (or provider) that started this stream of events.
+        sequence: position in its source's stream, from 0.
+        time: when it entered the graph, nanoseconds of the run's clock.
+        lineage: identifier of the run's input that this event comes from.
+        meta: read-only facts shared by a stream: `phase`, `tier`, `model`, `provider`, `complete`.
+    """
+
+    __slots__ = ("conversation", "kind", "lineage", "meta", "payload", "sequence", "source", "time")
+
+    def __init__(
+        self,
+        kind: Kind,
+        payload: Any = None,
+        conversation: str = "",
+        source: str = "",
+        sequence: int = 0,
+        time: int = 0,
+        lineage: str = "",
+        meta: Mapping[str, Any] = NOTHING,
+    ) -> None:
+        self.kind = kind
+        self.payload = payload
+        self.conversation = conversation
+        self.source = source
+        self.sequence = sequence
+        self.time = time
+        self.lineage = lineage
+        self.meta = meta
+
+    def derive(self, payload: Any, kind: Kind | None = None) -> Event:
+        """The same event with another payload (and kind): what a 1:1 operator emits."""
+        return Event(
+            kind or self.kind,
+            payload,
+            self.conversation,
+            self.source,
+            self.sequence,
+            self.time,
+            self.lineage,
+            self.meta,
+        )
+
+    @property
+    def phase(self) -> Phase | None:
+        """`answer` or `reasoning` for a model's tokens, None for events that have no phase."""
+        return self.meta.get("phase")
+
+    @property
+    def complete(self) -> bool:
+        """False for what was made from a stream that broke off."""
+        return bool(self.meta.get("complete", True))
+
+    def __repr__(self) -> str:
+        return f"Event({self.kind}, {self.payload!r}, source={self.source!r}, sequence={self.sequence})"
+
+
+@dataclass(slots=True)
+class Usage:
+    """Tokens of one answer as the provider counted them; None where it did not say."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+@dataclass(slots=True)
+class Finish:
+    """Why one answer is complete (`stop`, `length`, `tool_calls`, `content_filter`), and its usage."""
+
+    reason: str = "stop"
+    usage: Usage | None = None
+
+
+@dataclass(slots=True)
+class Failure:
+    """Payload of an `error` event: which node failed, on which sequence, and why."""
+
+    node: str
+    sequence: int
+    error: BaseException
+
+
+@dataclass(slots=True)
+class ToolFragment:
+    """A piece of a tool call as a provider streams it: `index` says which call, `arguments` is partial JSON."""
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""

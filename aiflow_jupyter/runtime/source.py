@@ -1,0 +1,59 @@
+"""Where a run's tokens come from, seen from the run: a request goes in, events come out.
+
+The router, every provider and a recorded trace implement `Source`; the run knows no more of them than this, so
+that `generate(tier=...)` imports neither tiers nor providers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
+
+from aiflow_jupyter.events import Event
+
+
+class Message(TypedDict):
+    """One turn of a chat, in the wire form that every provider takes."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked of a source.
+
+    Attributes:
+        messages: the chat so far, oldest first.
+        tier: `auto`, `local`, `hpc` or `cloud`; a provider is handed the tier that was chosen.
+        model: the model's name, None for the tier's own.
+        temperature: None for the server's default.
+        max_tokens: the most tokens to generate, None for the server's default.
+        seed: makes sampling repeatable where the server supports it.
+        extra: further fields for the request body, for servers that take them (a grammar, for instance).
+    """
+
+    messages: tuple[Message, ...]
+    tier: str = "auto"
+    model: str | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Answers requests with one normalised stream of events.
+
+    `stream` yields `token` events (`meta["phase"]` is `answer` or `reasoning`; `meta` also names `tier`, `model` and
+    `provider`), `tool_fragment` events, at most one `usage`, and last exactly one `finish`. `source` is the
+    provider's name, `sequence` counts from 0, `time` is stamped from `time.perf_counter_ns` on arrival. Closing the
+    iterator (or cancelling the task that reads it) closes the connection, so that the server stops generating. An
+    answer that does not reach its `finish` raises `ProviderError`.
+    """
+
+    def stream(self, request: Request) -> AsyncIterator[Event]:
+        """Answer `request`; see the class for what comes out."""
+        ...
