@@ -1,0 +1,82 @@
+/**
+ * The drawing of one graph: an SVG of edges under the cards, fitted to the width there is.
+ *
+ * Built once per graph definition. A drawing wider than its place is made smaller down to
+ * `SMALLEST`, where text is still readable, and scrolls beyond that.
+ */
+import { createCard } from "./card";
+import { element, svg } from "./dom";
+import { layout, type PlacedEdge } from "./layout";
+import type { Graph, NodeStatus } from "./protocol";
+import { roveFocus } from "./roving";
+
+const SMALLEST = 0.8;
+
+export interface Canvas {
+  root: HTMLElement;
+  update(status: (id: string) => NodeStatus): void;
+}
+
+function drawEdge({ path, tip, angle }: PlacedEdge): SVGElement {
+  return svg(
+    "g",
+    { class: "aiflow-edge" },
+    svg("path", { d: path }),
+    svg("polygon", {
+      points: "0,0 -7,-3.5 -7,3.5",
+      transform: `translate(${tip.x.toFixed(1)},${tip.y.toFixed(1)}) rotate(${angle.toFixed(0)})`,
+    }),
+  );
+}
+
+function drawPort({ label, labelAt }: PlacedEdge): SVGElement {
+  return svg("text", { class: "aiflow-port", x: labelAt.x.toFixed(1), y: labelAt.y.toFixed(1) }, label);
+}
+
+export function createCanvas(graph: Graph, signal: AbortSignal): Canvas {
+  const placed = layout(graph);
+  const { width, height } = placed;
+  const stage = element("div", { class: "aiflow-stage" });
+  const fit = element("div", { class: "aiflow-fit" }, stage);
+  const root = element("div", { class: "aiflow-scroll" }, fit);
+  stage.style.width = `${width}px`;
+  stage.style.height = `${height}px`;
+  stage.append(
+    svg(
+      "svg",
+      { width: String(width), height: String(height), "aria-hidden": "true" },
+      ...placed.edges.map(drawEdge),
+      ...placed.edges.filter((edge) => edge.label).map(drawPort),
+    ),
+  );
+
+  const cards = new Map(
+    graph.nodes.map((node) => {
+      const centre = placed.nodes.get(node.id) ?? { x: 0, y: 0 };
+      return [node.id, createCard(node, centre)] as const;
+    }),
+  );
+  for (const card of cards.values()) stage.append(card.root);
+  roveFocus(stage, graph, placed, new Map([...cards].map(([id, card]) => [id, card.root])), signal);
+
+  const refit = (): void => {
+    const room = root.clientWidth || width;
+    const scale = Math.max(SMALLEST, Math.min(1, room / width));
+    stage.style.transform = scale < 1 ? `scale(${scale.toFixed(4)})` : "";
+    fit.style.width = `${Math.floor(width * scale)}px`;
+    fit.style.height = `${Math.ceil(height * scale)}px`;
+  };
+  refit();
+  if (typeof ResizeObserver !== "undefined") {
+    const observer = new ResizeObserver(refit);
+    observer.observe(root);
+    signal.addEventListener("abort", () => observer.disconnect(), { once: true });
+  }
+
+  return {
+    root,
+    update(status) {
+      for (const [id, card] of cards) card.update(status(id));
+    },
+  };
+}

@@ -1,0 +1,70 @@
+/**
+ * The card of one node: name, operator, state word, rate, and the gauge of its queue.
+ *
+ * Built once; `update` changes attributes and text only. Every sign is doubled: the state has a
+ * word, a shape and a colour; the gauge has a length, a number, a pattern and a colour.
+ */
+import { element, setAttribute, setText } from "./dom";
+import { CARD, type Point } from "./layout";
+import type { GraphNode, NodeStatus } from "./protocol";
+import { band, nodeLabel, rateText, shownDepth } from "./words";
+
+export interface Card {
+  root: HTMLElement;
+  update(status: NodeStatus): void;
+}
+
+export function createCard(node: GraphNode, centre: Point): Card {
+  const state = element("span", { class: "aiflow-state" });
+  const rate = element("span", { class: "aiflow-rate" });
+  const depth = element("span", { class: "aiflow-depth", "aria-hidden": "true" });
+  const fill = element("span", { class: "aiflow-fill" });
+  const peak = element("span", { class: "aiflow-peak", hidden: "" });
+  const meter = element(
+    "span",
+    {
+      class: "aiflow-meter",
+      role: "meter",
+      "aria-label": `queue of ${node.id}`,
+      "aria-valuemin": "0",
+      "aria-valuemax": String(node.queue),
+    },
+    fill,
+    peak,
+  );
+  const root = element(
+    "div",
+    { class: "aiflow-node", role: "group", tabindex: "-1", "data-node": node.id },
+    element("span", { class: "aiflow-name", title: node.id }, node.id),
+    state,
+    element("span", { class: "aiflow-operator", title: node.operator }, node.operator),
+    rate,
+    element("span", { class: "aiflow-queue" }, meter, depth),
+  );
+  root.style.left = `${centre.x - CARD.width / 2}px`;
+  root.style.top = `${centre.y - CARD.height / 2}px`;
+  root.style.width = `${CARD.width}px`;
+  root.style.height = `${CARD.height}px`;
+
+  const share = (value: number): string => `${(100 * Math.min(value, node.queue)) / node.queue}%`;
+  return {
+    root,
+    update(status) {
+      const shown = shownDepth(node, status);
+      setAttribute(root, "data-state", status.state);
+      setAttribute(root, "data-peak", String(status.peak));
+      setAttribute(root, "aria-label", nodeLabel(node, status));
+      setText(state, status.state);
+      setText(rate, rateText(status.rate));
+      setText(depth, `${shown}/${node.queue}`);
+      setAttribute(meter, "aria-valuenow", String(shown));
+      setAttribute(meter, "aria-valuetext", `${shown} of ${node.queue}`);
+      setAttribute(meter, "data-peak", String(status.peak));
+      setAttribute(meter, "data-band", band(shown, node.queue));
+      setAttribute(meter, "title", `queue ${shown} of ${node.queue}, peak ${status.peak}`);
+      if (fill.style.width !== share(shown)) fill.style.width = share(shown);
+      peak.hidden = status.peak === 0;
+      if (peak.style.left !== share(status.peak)) peak.style.left = share(status.peak);
+    },
+  };
+}
