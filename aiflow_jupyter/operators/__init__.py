@@ -1,0 +1,21 @@
+"""The standard operators, and the table that the checks and the runtime are handed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from aiflow_jupyter.graph.signatures import Signatures
+from aiflow_jupyter.operators.functions import FILTER, MAP, filter, map  # noqa: A004 - the operators' names
+from aiflow_jupyter.operators.generate import GENERATE, generate
+from aiflow_jupyter.operators.route import ROUTE, route
+from aiflow_jupyter.operators.segment import SEGMENT, segment
+from aiflow_jupyter.operators.sink import SINK, sink
+from aiflow_jupyter.runtime.behaviour import Operator
+
+OPERATORS: Mapping[str, Operator] = MappingProxyType(
+    {operator.signature.name: operator for operator in (GENERATE, MAP, FILTER, ROUTE, SEGMENT, SINK)}
+)
+SIGNATURES: Signatures = MappingProxyType({name: operator.signature for name, operator in OPERATORS.items()})
+
+__all__ = ["OPERATORS", "SIGNATURES", "filter", "generate", "map", "route", "segment", "sink"]

@@ -1,0 +1,212 @@
+"""What is known of a run while it runs and afterwards: one status for the run, one for each node, one for each answer.
+
+Guardians only count; everything here is read from their counters when somebody asks, so that nothing is paid per event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol
+
+from aiflow_jupyter.events import Event, Finish, Usage
+
+RunState = Literal["ready", "running", "done", "failed", "cancelled"]
+NodeState = Literal["idle", "running", "blocked", "done", "failed", "cancelled"]
+
+
+@dataclass(slots=True)
+class Answer:
+    """One answer of a model: who gave it, and when its tokens came (nanoseconds of the run's clock)."""
+
+    node: str
+    lineage: str
+    started: int
+    first: int = 0
+    last: int = 0
+    pieces: int = 0
+    tier: str = ""
+    model: str = ""
+    provider: str = ""
+    finish: Finish | None = None
+
+    def note(self, event: Event) -> None:
+        """Take in one event of the provider's stream."""
+        if event.kind in ("token", "tool_fragment"):
+            if not self.first:
+                self.first = event.time
+                meta = event.meta
+                self.tier, self.model, self.provider = meta.get("tier", ""), meta.get("model", ""), meta.get("provider", "")
+            self.last = event.time
+            self.pieces += 1
+        elif event.kind == "finish":
+            self.finish = event.payload
+
+    @property
+    def usage(self) -> Usage | None:
+        """Tokens as the provider counted them, None where it did not say."""
+        return self.finish.usage if self.finish else None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the answer: the provider's count, else the pieces that came."""
+        counted = self.usage.completion_tokens if self.usage else None
+        return self.pieces if counted is None else counted
+
+    @property
+    def ttft(self) -> float | None:
+        """Seconds from the request to the provider's first delta."""
+        return (self.first - self.started) / 1e9 if self.first else None
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens per second after the first."""
+        if self.last <= self.first or self.tokens < 2:
+            return None
+        return (self.tokens - 1) / ((self.last - self.first) / 1e9)
+
+    def badge(self) -> str:
+        """Who answered and how fast, in one line: `local · smollm2-135m · first token 0.05 s · 98 tokens/s`."""
+        name = f"{self.model} (demo model)" if self.provider == "embedded" else self.model
+        parts = [self.tier, name]
+        if self.ttft is not None:
+            parts.append(f"first token {self.ttft:.2f} s")
+        if self.rate is not None:
+            parts.append(f"{self.rate:.0f} tokens/s")
+        if self.finish and self.finish.reason == "length":
+            parts.append("cut at its token limit")
+        return " · ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One node at one instant.
+
+    Attributes:
+        state: `idle`, `running`, `blocked` (its receiver is full), `done`, `failed`, `cancelled`.
+        queue: the declared queue.
+        bound: data events that it may own.
+        depth: data events in its queue.
+        peak: the highest depth so far.
+        processed, emitted, dropped, errors, unrouted: events since the run began.
+        wait_s, service_s, blocked_s: seconds in all that events waited in the queue, were served, and that results
+            waited for the receiver.
+        first_s: seconds from the run's start until the first event entered service, None before.
+        p50_s, p95_s, p99_s: service time by percentile, from a histogram of powers of two (upper edges).
+    """
+
+    node: str
+    state: NodeState
+    queue: int
+    workers: int
+    bound: int
+    depth: int
+    peak: int
+    processed: int
+    emitted: int
+    dropped: int
+    errors: int
+    unrouted: int
+    wait_s: float
+    service_s: float
+    blocked_s: float
+    first_s: float | None
+    p50_s: float | None
+    p95_s: float | None
+    p99_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """A whole run at one instant; `rows()` suits `pandas.DataFrame(...)`."""
+
+    run_id: str
+    name: str
+    state: RunState
+    elapsed_s: float
+    message: str
+    nodes: tuple[NodeStatus, ...]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One dict per node."""
+        return [asdict(node) for node in self.nodes]
+
+
+class Counted(Protocol):
+    """What a guardian lets be read."""
+
+    node: str
+    limit: int
+    workers: int
+    bound: int
+    peak: int
+    processed: int
+    emitted: int
+    dropped: int
+    errors: int
+    unrouted: int
+    wait_ns: int
+    service_ns: int
+    blocked_ns: int
+    first_ns: int
+    histogram: list[int]
+    done: bool
+
+    @property
+    def depth(self) -> int:
+        """Data events in the queue."""
+
+    def active(self) -> int:
+        """Events in service."""
+
+    def blocked(self) -> bool:
+        """Whether an output waits for its receiver."""
+
+
+def percentile(histogram: Sequence[int], share: float) -> float | None:
+    """Upper edge, in seconds, of the bucket that holds the given share of the counts; None without counts."""
+    total = sum(histogram)
+    if not total:
+        return None
+    seen = 0
+    for bits, count in enumerate(histogram):
+        seen += count
+        if seen >= share * total:
+            return (1 << bits) / 1e9
+    return None
+
+
+def node_status(guardian: Counted, run: RunState, started: int, failed: str | None) -> NodeStatus:
+    """Read one guardian's counters; safe from any thread, as every figure is read on its own."""
+    if guardian.node == failed:
+        state: NodeState = "failed"
+    elif guardian.done:
+        state = "done"
+    elif run in ("failed", "cancelled"):
+        state = "cancelled"
+    elif guardian.blocked():
+        state = "blocked"
+    else:
+        state = "running" if guardian.active() else "idle"
+    histogram = list(guardian.histogram)
+    return NodeStatus(
+        node=guardian.node,
+        state=state,
+        queue=guardian.limit,
+        workers=guardian.workers,
+        bound=guardian.bound,
+        depth=max(0, guardian.depth),
+        peak=guardian.peak,
+        processed=guardian.processed,
+        emitted=guardian.emitted,
+        dropped=guardian.dropped,
+        errors=guardian.errors,
+        unrouted=guardian.unrouted,
+        wait_s=guardian.wait_ns / 1e9,
+        service_s=guardian.service_ns / 1e9,
+        blocked_s=guardian.blocked_ns / 1e9,
+        first_s=(guardian.first_ns - started) / 1e9 if guardian.first_ns else None,
+        p50_s=percentile(histogram, 0.50),
+        p95_s=percentile(histogram, 0.95),
+        p99_s=percentile(histogram, 0.99),
+    )

@@ -1,0 +1,336 @@
+"""A run: one execution of a graph that passed its checks.
+
+    READY --start--> RUNNING --every node took `end`--> DONE
+                        |----a node without an error port raised--> FAILED      (what was delivered is kept)
+                        `----cancel---------------------------------> CANCELLED
+
+When `await run.cancel()` returns, nothing more is emitted, no new call starts, no asynchronous code of the run runs and
+the provider's connection is closed. A user's thread can't be killed: its result is discarded, and `still_running`
+names its node. A run belongs to the event loop it was made on; `status()` may be read from any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiflow_jupyter.errors import AiflowError, CommandError, ConfigError, RunCancelled, RunError
+from aiflow_jupyter.events import Event
+from aiflow_jupyter.graph.spec import GraphSpec
+from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
+from aiflow_jupyter.runtime.guardian import CUT_EVERY, Guardian, InlineGuardian, WorkerGuardian
+from aiflow_jupyter.runtime.metrics import Answer, RunState, RunStatus, node_status
+from aiflow_jupyter.runtime.scheduler import Scheduler
+from aiflow_jupyter.runtime.source import Source
+from aiflow_jupyter.runtime.threads import NodeThreads
+
+CLOSE_TIMEOUT_S = 2.0
+"""How long `cancel` waits for a node's asynchronous code that does not end when it is cancelled."""
+
+
+@dataclass(slots=True)
+class Result:
+    """What a run leaves behind.
+
+    Attributes:
+        variables: what each `sink(var=...)` collected, by variable.
+        answers: the models' answers, in the order in which they were asked for.
+        status: the final figures.
+        complete: False if a part of it was made from a stream that broke off.
+    """
+
+    variables: dict[str, list[Any]]
+    answers: list[Answer]
+    status: RunStatus
+    complete: bool = True
+
+    @property
+    def text(self) -> str:
+        """All text that the `var` sinks collected, in the order of the graph."""
+        return "".join(_joined(values) for values in self.variables.values())
+
+    def __getitem__(self, variable: str) -> Any:
+        """What one `sink(var=...)` collected: one text if all of it is text."""
+        values = self.variables[variable]
+        return _joined(values) if values and all(isinstance(v, str) for v in values) else values
+
+    def __repr__(self) -> str:
+        nodes = ", ".join(f"{n.node} {n.processed}" for n in self.status.nodes)
+        return f"<{self.status.name}: {self.status.state} in {self.status.elapsed_s:.1f} s; events: {nodes}>"
+
+
+@dataclass(slots=True)
+class _Sender:
+    """Whoever offers a value from outside and waits until it is taken in."""
+
+    loop: asyncio.AbstractEventLoop
+    pending: int = 0
+    future: asyncio.Future[None] | None = field(default=None)
+
+    def resume(self) -> None:
+        if self.future is not None and not self.future.done():
+            self.future.set_result(None)
+
+
+class Run:
+    """One execution of a checked graph.
+
+    Args:
+        spec: a graph that passed `graph.checks`.
+        operators: the known operators.
+        scheduler: the scheduler of the loop that will run it.
+        functions: the user's functions by name, as they are now.
+        source: what answers requests.
+        show: what `sink(display=true)` hands its events to.
+
+    Raises:
+        AiflowError: a function or an argument turned out not to fit.
+    """
+
+    def __init__(
+        self,
+        spec: GraphSpec,
+        operators: Mapping[str, Operator],
+        scheduler: Scheduler,
+        *,
+        functions: Mapping[str, Callable[..., Any]] | None = None,
+        source: Source | None = None,
+        show: Callable[[Event], None] | None = None,
+    ) -> None:
+        self.id = secrets.token_hex(6)
+        self.spec = spec
+        self.state: RunState = "ready"
+        self.error: AiflowError | None = None
+        self.answers: list[Answer] = []
+        self.variables: dict[str, list[Any]] = {}
+        self._scheduler = scheduler
+        self._started = self._ended = 0
+        self._failed_node: str | None = None
+        self._threads: dict[str, NodeThreads] = {}
+        self._offers = 0
+        self._closing: asyncio.Task[None] | None = None
+        self._over = asyncio.Event()
+        self._hung: list[str] = []
+        bindings = {
+            node: Binding(node, functions or {}, source, scheduler.clock, self.answers, self.variables, show)
+            for node in spec.nodes
+        }
+        behaviours = {node: _bind(spec.nodes[node].operator, spec.nodes[node].args, operators, bindings[node])
+                      for node in spec.nodes}  # fmt: skip
+        self.guardians = self._build(behaviours)
+        self._open = len(self.guardians)
+
+    # -- building
+
+    def _build(self, behaviours: Mapping[str, Behaviour]) -> dict[str, Guardian]:
+        guardians: dict[str, Guardian] = {}
+        depth = _depths(self.spec)
+        for node, spec in self.spec.nodes.items():
+            behaviour, policy = behaviours[node], spec.policy
+            if behaviour.mode in ("inline", "iterate"):
+                cut = depth[node] % CUT_EVERY == CUT_EVERY - 1
+                if policy.workers > 1:
+                    policy = policy.model_copy(update={"workers": 1, "reorder": 0})
+                guardians[node] = InlineGuardian(node, behaviour, policy, self._scheduler, self, cut=cut)
+                continue
+            if behaviour.mode == "thread":
+                behaviour.call = self._threaded(node, behaviour.call, policy.workers)
+            guardians[node] = WorkerGuardian(node, behaviour, policy, self._scheduler, self)
+        ports: dict[str, dict[str, list[Guardian]]] = {node: {} for node in guardians}
+        for edge in self.spec.edges:
+            ports[edge.source].setdefault(edge.port or "", []).append(guardians[edge.target])
+            guardians[edge.target].inputs += 1
+        for node, guardian in guardians.items():
+            guardian.connect(ports[node])
+        for node in self.spec.inputs():
+            guardians[node].inputs += 1
+        return guardians
+
+    def _threaded(self, node: str, function: Callable[[Event], Any], workers: int) -> Callable[[Event], Any]:
+        threads = self._threads[node] = NodeThreads(node, workers, self._scheduler.loop)
+
+        def call(event: Event) -> asyncio.Future[Any]:
+            return threads.submit(function, event)
+
+        return call
+
+    # -- the life of a run
+
+    async def start(self, value: Any, *, to: str | None = None) -> None:
+        """Hand the run's one input to the graph and close its inputs.
+
+        Args:
+            value: the payload; for `generate` a text or a list of messages.
+            to: the input node, where the graph has several.
+
+        Raises:
+            CommandError: `to` is missing or is no input.
+        """
+        inputs = self.spec.inputs()
+        if to is None and len(inputs) > 1:
+            raise CommandError(f"the graph has several inputs: {', '.join(inputs)}", code="AF806", hint="say which: --to NODE")
+        if to is not None and to not in inputs:
+            raise CommandError(f"{to!r} is no input of the graph", code="AF806", hint=f"its inputs: {', '.join(inputs)}")
+        self.state = "running"
+        self._started = self._scheduler.clock()
+        await self.offer(to or inputs[0], value)
+        for node in inputs:
+            self.guardians[node].signal(Event("end", source="run"))
+        self._scheduler.run_ready()
+
+    async def offer(self, node: str, value: Any) -> None:
+        """Put a value into a node's queue, waiting while it is full."""
+        guardian = self.guardians[node]
+        now = self._scheduler.clock()
+        event = Event("value", value, source="run", sequence=self._offers, time=now, lineage=str(self._offers))
+        self._offers += 1
+        sender = _Sender(self._scheduler.loop)
+        self._scheduler.enter(sender, now)
+        if not guardian.push(event, now):
+            guardian.park(event, sender)
+            sender.future = self._scheduler.loop.create_future()
+            await sender.future
+        self._scheduler.run_ready()
+
+    async def wait(self) -> Result:
+        """Wait for the end.
+
+        Raises:
+            RunError: a node failed; what was delivered stays readable on the run.
+            RunCancelled: it was cancelled.
+        """
+        await self._over.wait()
+        if self.error is not None:
+            raise self.error
+        return self.result()
+
+    async def run(self, value: Any, *, to: str | None = None) -> Result:
+        """Start, wait, and give the result; cancelling this call cancels the run."""
+        try:
+            await self.start(value, to=to)
+            return await self.wait()
+        except asyncio.CancelledError:
+            await self.cancel()
+            raise
+
+    async def cancel(self) -> None:
+        """Stop the run; see the module for what holds when this returns."""
+        if self.state in ("ready", "running"):
+            self._stop("cancelled", RunCancelled("the run was cancelled"))
+        await self._over.wait()
+
+    def result(self) -> Result:
+        """What has come so far."""
+        complete = self.state == "done" and not any(guardian.errors for guardian in self.guardians.values())
+        return Result(self.variables, self.answers, self.status(), complete)
+
+    @property
+    def still_running(self) -> list[str]:
+        """Nodes whose code runs on although the run is over: threads that have not returned, code that won't stop."""
+        threads = [node for node, threads in self._threads.items() if threads.running]
+        return threads + [node for node in self._hung if node not in threads]
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds from the start until now, or until the end."""
+        if not self._started:
+            return 0.0
+        return ((self._ended or self._scheduler.clock()) - self._started) / 1e9
+
+    def status(self) -> RunStatus:
+        """The figures of now, for people and for the widget."""
+        nodes = tuple(node_status(g, self.state, self._started, self._failed_node) for g in self.guardians.values())
+        message = self.error.message if self.error is not None else ""
+        return RunStatus(self.id, self.spec.name, self.state, self.elapsed_s, message, nodes)
+
+    # -- reports of the guardians
+
+    def failed(self, guardian: Guardian, event: Event, error: BaseException) -> None:
+        """A node raised and has no `error` port: the run fails, naming it."""
+        if self.state != "running":
+            return
+        self._failed_node = guardian.node
+        if isinstance(error, AiflowError):
+            cause = RunError(f"node {guardian.node!r}: {error.message}", code=error.code, hint=error.hint)
+        else:
+            cause = RunError(
+                f"node {guardian.node!r} failed on event {event.sequence}: {type(error).__name__}: {str(error)[:500]}",
+                code="AF603",
+                hint=_where(error),
+            )
+        cause.__cause__ = error
+        self._stop("failed", cause)
+
+    def ended(self, guardian: Guardian) -> None:
+        """A node is through with its inputs."""
+        del guardian
+        self._open -= 1
+        if not self._open and self.state == "running":
+            self.state = "done"
+            self._ended = self._scheduler.clock()
+            self._closing = self._scheduler.loop.create_task(self._close())
+
+    def _stop(self, state: RunState, error: AiflowError) -> None:
+        self.state = state
+        self.error = error
+        self._ended = self._scheduler.clock()
+        for guardian in self.guardians.values():
+            guardian.close()
+        self._closing = self._scheduler.loop.create_task(self._close())
+
+    async def _close(self) -> None:
+        """Wait for every node's asynchronous code to end, and let go of what the nodes hold open."""
+        waits = {asyncio.ensure_future(guardian.wait_closed()): node for node, guardian in self.guardians.items()}
+        _, late = await asyncio.wait(waits, timeout=CLOSE_TIMEOUT_S)
+        for task in late:
+            self._hung.append(waits[task])
+            task.cancel()
+        for threads in self._threads.values():
+            threads.close()
+        self._over.set()
+
+
+def _bind(operator: str, args: Mapping[str, Any], operators: Mapping[str, Operator], binding: Binding) -> Behaviour:
+    known = operators.get(operator)
+    if known is not None:
+        return known.bind(args, binding)
+    if operator in binding.functions:
+        return operators["map"].bind({"function": operator}, binding)
+    raise ConfigError(f"node {binding.node!r}: no operator or function is called {operator!r}", code="AF201")
+
+
+def _depths(spec: GraphSpec) -> dict[str, int]:
+    """How many nodes stand before each one on its longest way from an input."""
+    incoming = Counter(edge.target for edge in spec.edges)
+    after: dict[str, list[str]] = {node: [] for node in spec.nodes}
+    for edge in spec.edges:
+        after[edge.source].append(edge.target)
+    depth = dict.fromkeys(spec.nodes, 0)
+    ready = [node for node in spec.nodes if not incoming[node]]
+    while ready:
+        node = ready.pop()
+        for target in after[node]:
+            depth[target] = max(depth[target], depth[node] + 1)
+            incoming[target] -= 1
+            if not incoming[target]:
+                ready.append(target)
+    return depth
+
+
+def _joined(values: list[Any]) -> str:
+    return "".join(value for value in values if isinstance(value, str))
+
+
+def _where(error: BaseException) -> str:
+    """The last line of the user's own code that the error came through."""
+    step, found = error.__traceback__, ""
+    while step is not None:
+        code = step.tb_frame.f_code
+        if "aiflow_jupyter" not in code.co_filename:
+            found = f"in {code.co_name}, line {step.tb_lineno}"
+        step = step.tb_next
+    return found
