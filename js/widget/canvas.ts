@@ -30,7 +30,7 @@ function drawEdge({ path, tip, angle }: PlacedEdge): SVGElement {
 }
 
 function drawPort({ label, labelAt }: PlacedEdge): SVGElement {
-  return svg("text", { class: "aiflow-port", x: labelAt.x.toFixed(1), y: labelAt.y.toFixed(1) }, label);
+  return svg("text", { class: "aiflow-port", x: (labelAt.x + 4).toFixed(1), y: labelAt.y.toFixed(1) }, label);
 }
 
 export function createCanvas(graph: Graph, signal: AbortSignal): Canvas {

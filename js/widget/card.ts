@@ -36,9 +36,9 @@ export function createCard(node: GraphNode, centre: Point): Card {
     "div",
     { class: "aiflow-node", role: "group", tabindex: "-1", "data-node": node.id },
     element("span", { class: "aiflow-name", title: node.id }, node.id),
-    state,
-    element("span", { class: "aiflow-operator", title: node.operator }, node.operator),
     rate,
+    element("span", { class: "aiflow-operator", title: node.operator }, node.operator),
+    state,
     element("span", { class: "aiflow-queue" }, meter, depth),
   );
   root.style.left = `${centre.x - CARD.width / 2}px`;

@@ -11,6 +11,8 @@ export const CARD = { width: 146, height: 74 };
 
 const LABEL_HEIGHT = 16;
 const LABEL_CHARACTERS = 18;
+/** Room before a label for the edge to bend in: under the words it runs level. */
+const LABEL_LEAD = 22;
 const KEPT = 16;
 
 export interface Point {
@@ -23,6 +25,7 @@ export interface PlacedEdge {
   to: string;
   /** The port's name, shortened to fit its place. */
   label: string;
+  /** The middle of the label's left end. */
   labelAt: Point;
   path: string;
   /** Where the edge ends, and the way it points there, in degrees. */
@@ -57,6 +60,10 @@ function shorten(port: string | null): string {
     : characters.join("");
 }
 
+function labelWidth(label: string): number {
+  return LABEL_LEAD + 12 + 6 * [...label].length;
+}
+
 function place(graph: Graph): Layout {
   const drawn = new DagreGraph({ multigraph: true });
   drawn.setGraph({ rankdir: "LR", nodesep: 14, ranksep: 26, edgesep: 12, marginx: 6, marginy: 6 });
@@ -66,9 +73,7 @@ function place(graph: Graph): Layout {
   for (const node of graph.nodes) drawn.setNode(at(node.id), { ...CARD });
   graph.edges.forEach((edge, i) => {
     const label = shorten(edge.port);
-    const size = label
-      ? { width: 14 + 6 * [...label].length, height: LABEL_HEIGHT }
-      : { width: 0, height: 0 };
+    const size = label ? { width: labelWidth(label), height: LABEL_HEIGHT } : { width: 0, height: 0 };
     drawn.setEdge(at(edge.from), at(edge.to), { ...size, labelpos: "c" }, String(i));
   });
   dagre(drawn);
@@ -80,22 +85,31 @@ function place(graph: Graph): Layout {
   }
   const edges = graph.edges.map((edge, i): PlacedEdge => {
     const found = drawn.edge(at(edge.from), at(edge.to), String(i)) as { points: Point[] } & Partial<Point>;
-    const points = anchor(found.points, nodes.get(edge.from) as Point, nodes.get(edge.to) as Point);
-    const [before, tip] = points.slice(-2) as [Point, Point];
-    const middle = points[Math.floor(points.length / 2)] as Point;
+    const [from, to] = [nodes.get(edge.from) as Point, nodes.get(edge.to) as Point];
+    const label = shorten(edge.port);
+    const middle = found.points[Math.floor(found.points.length / 2)] as Point;
+    const bend = {
+      x: (found.x ?? middle.x) - (label ? labelWidth(label) / 2 - LABEL_LEAD : 0),
+      y: found.y ?? middle.y,
+    };
     const loop = edge.from === edge.to;
+    const points = loop
+      ? found.points
+      : anchor(
+          found.points.map((through) => (label && through === middle ? bend : through)),
+          from,
+          to,
+        );
+    const [before, tip] = points.slice(-2) as [Point, Point];
+    const level = tip.x < before.x ? 180 : 0;
     return {
       from: edge.from,
       to: edge.to,
-      label: shorten(edge.port),
-      labelAt: { x: found.x ?? middle.x, y: found.y ?? middle.y },
+      label,
+      labelAt: bend,
       path: loop ? polyline(points) : curve(points),
       tip,
-      angle: loop
-        ? (Math.atan2(tip.y - before.y, tip.x - before.x) * 180) / Math.PI
-        : tip.x < before.x
-          ? 180
-          : 0,
+      angle: loop ? (Math.atan2(tip.y - before.y, tip.x - before.x) * 180) / Math.PI : level,
     };
   });
   const { width = 0, height = 0 } = drawn.graph() as { width?: number; height?: number };
@@ -105,7 +119,6 @@ function place(graph: Graph): Layout {
 
 /** Let an edge leave and enter at the middle of the facing sides, so that many edges read as one port. */
 function anchor(points: Point[], from: Point, to: Point): Point[] {
-  if (from === to) return points;
   const way = to.x > from.x ? 1 : -1;
   const half = (way * CARD.width) / 2;
   return [{ x: from.x + half, y: from.y }, ...points.slice(1, -1), { x: to.x - half, y: to.y }];

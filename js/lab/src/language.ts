@@ -52,7 +52,7 @@ function graphText(stream: StringStream, state: State): string | null {
   if (stream.match(NAME)) {
     if (/^(?:true|false|none|True|False|None)$/.test(stream.current())) return "atom";
     if (stream.match(/^\s*=/, false)) return inside ? "attributeName" : "variableName.definition";
-    if (stream.match(/^\s*\(/, false)) return "variableName.function";
+    if (stream.match(/^\s*\(/, false)) return "variableName.standard";
     return inside === "[" ? "atom" : "variableName";
   }
   if (stream.match(/^\.(?=[\p{L}_])/u)) {

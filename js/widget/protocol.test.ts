@@ -1,0 +1,82 @@
+import { describe, expect, test } from "vitest";
+import { ProtocolError, parseGraph, parseMessage, parseSavedFlow, parseStatus } from "./protocol";
+import { fixture } from "./testing";
+
+const good = fixture.messages[0] as Record<string, unknown>;
+
+describe("the fixture both halves read", () => {
+  test("parses, every message and the saved flow", () => {
+    expect(parseGraph(fixture.graph).nodes).toHaveLength(6);
+    expect(fixture.messages.map((message) => parseMessage(message).kind)).toEqual([
+      "snapshot",
+      "frame",
+      "frame",
+      "frame",
+      "frame",
+      "ack",
+      "frame",
+    ]);
+    expect(parseSavedFlow(fixture.mime).snapshot.run).toBe("done");
+  });
+
+  test("keeps a status as it was sent", () => {
+    const frame = parseMessage(fixture.messages[2]);
+    if (frame.kind !== "frame") throw new Error(frame.kind);
+    expect(frame.status).toMatchObject({ seq: 2, elapsed: 0.375, runId: "4f6c1d2e9a7b4c03", run: "running" });
+    expect(frame.status.nodes.get("lane")).toEqual({
+      state: "running",
+      depth: 2,
+      peak: 3,
+      processed: 14,
+      rate: 36,
+    });
+  });
+});
+
+describe("what the parser refuses", () => {
+  test.each([
+    ["no object", null],
+    ["a list", []],
+    ["an unknown kind", { ...good, kind: "html" }],
+    ["an unknown run state", { ...good, run: "<b>" }],
+    ["a sequence that is no integer", { ...good, seq: 1.5 }],
+    ["a negative time", { ...good, elapsed: -1 }],
+    ["a message that is no text", { ...good, message: { html: "x" } }],
+    ["a missing run id", { ...good, run_id: undefined }],
+    ["nodes as a list", { ...good, nodes: [] }],
+    ["an unknown node state", { ...good, nodes: { ask: ["busy", 0, 0, 0, null] } }],
+    ["a depth below zero", { ...good, nodes: { ask: ["idle", -1, 0, 0, null] } }],
+    ["a rate that is no number", { ...good, nodes: { ask: ["idle", 0, 0, 0, "9"] } }],
+    ["a rate left out", { ...good, nodes: { ask: ["idle", 0, 0, 0] } }],
+    ["an ack of something else", { kind: "ack", action: "pause" }],
+  ])("%s", (_, value) => {
+    expect(() => parseMessage(value)).toThrow(ProtocolError);
+  });
+
+  test.each([
+    ["an edge to nowhere", { ...fixture.graph, edges: [{ from: "ask", port: null, to: "none" }] }],
+    ["two nodes of one name", { ...fixture.graph, nodes: [fixture.graph.nodes[0], fixture.graph.nodes[0]] }],
+    [
+      "a queue without a bound",
+      { name: "g", nodes: [{ id: "a", operator: "map", queue: 0, workers: 1 }], edges: [] },
+    ],
+  ])("%s", (_, value) => {
+    expect(() => parseGraph(value)).toThrow(ProtocolError);
+  });
+
+  test("a saved flow of another version", () => {
+    expect(() => parseSavedFlow({ ...fixture.mime, version: 2 })).toThrow("flow.version");
+  });
+
+  test("an error names the place", () => {
+    const bad = { ...good, nodes: { 'a"b': ["idle", 0, 0, 0, "9"] } };
+    expect(() => parseMessage(bad)).toThrow('status.nodes["a\\"b"][4]: expected a number');
+  });
+});
+
+test("a node may be named as anything an object already has", () => {
+  const nodes = JSON.parse('{"__proto__": ["idle", 1, 2, 3, null], "constructor": ["done", 0, 0, 0, 1]}');
+  const parsed = parseStatus({ ...good, nodes }).nodes;
+  expect(parsed.get("__proto__")?.peak).toBe(2);
+  expect(parsed.get("constructor")?.state).toBe("done");
+});
