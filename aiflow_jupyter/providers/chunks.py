@@ -1,0 +1,183 @@
+"""The chunks of an OpenAI-compatible stream, read into events: no network, no clock of its own.
+
+`Chunks` is fed the data of one server-sent event at a time and gives the events it stands for; `close` gives the
+last ones once the stream is over, or raises `StreamCut` if no finish reason had come. The dialects that are told
+apart here were recorded from real servers (`tests/data/wire`): `content` may be null, a finish reason may ride on the
+last piece or come alone, reasoning is called `reasoning_content` (llama.cpp, DeepSeek) or `reasoning` (vLLM), usage
+comes in a chunk without choices or not at all, and an error may be an object inside a stream that began with 200.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from aiflow_jupyter.errors import ProviderError, StreamCut
+from aiflow_jupyter.events import Event, Finish, Kind, Phase, ToolFragment, Usage
+
+DONE: Final = "[DONE]"
+_PIECES: Final[tuple[tuple[str, Phase], ...]] = (
+    ("reasoning_content", "reasoning"),
+    ("reasoning", "reasoning"),
+    ("content", "answer"),
+    ("refusal", "answer"),
+)
+
+
+class Chunks:
+    """One answer on its way in.
+
+    Args:
+        provider: the provider's name, for events and errors.
+        model: the model that was asked for; the server's own name for it wins.
+        tier: the tier that answers.
+        clock: nanoseconds, stamped on every event as it arrives.
+
+    Attributes:
+        finished: the finish reason, None until it came.
+        done: True once the server said that nothing follows.
+    """
+
+    def __init__(self, provider: str, model: str, tier: str, clock: Callable[[], int]) -> None:
+        self.finished: str | None = None
+        self.done = False
+        self._provider = provider
+        self._model = model
+        self._tier = tier
+        self._clock = clock
+        self._sequence = 0
+        self._usage: Usage | None = None
+        self._metas: dict[Phase | None, Mapping[str, Any]] = {}
+
+    def feed(self, data: str) -> list[Event]:
+        """The events that one server-sent event's data stands for.
+
+        Raises:
+            ProviderError: it is an error object, or no chunk that can be understood (dropping it unread would pass
+                a part of the answer off as the whole).
+        """
+        if not data.strip():
+            return []
+        if data.strip() == DONE:
+            self.done = True
+            return []
+        chunk = self._chunk(data)
+        if isinstance(name := chunk.get("model"), str) and name and not self._metas:
+            self._model = name
+        if isinstance(usage := chunk.get("usage"), dict):
+            self._usage = _usage(usage)
+        events: list[Event] = []
+        for choice in chunk.get("choices") or ():
+            if isinstance(choice, dict) and choice.get("index", 0) == 0:
+                events.extend(self._choice(choice))
+        return events
+
+    def close(self) -> list[Event]:
+        """What ends the stream: `usage` if the server said it, then `finish`.
+
+        Raises:
+            StreamCut: no finish reason had come.
+        """
+        if self.finished is None:
+            raise StreamCut(
+                f"the answer of {self._provider} ({self._model}) broke off before its end",
+                hint="What came so far is a part of the answer. Run it again; if it breaks off again, look at the "
+                "server's log.",
+            )
+        last = [self._event("usage", self._usage)] if self._usage is not None else []
+        return [*last, self._event("finish", Finish(self.finished, self._usage))]
+
+    def _chunk(self, data: str) -> dict[str, Any]:
+        try:
+            chunk = json.loads(data)
+        except ValueError as error:
+            raise self._unreadable("a piece that is not JSON") from error
+        if not isinstance(chunk, dict):
+            raise self._unreadable("a piece that is not a JSON object")
+        problem = chunk.get("error") or (chunk if chunk.get("object") == "error" else None)
+        if problem:
+            raise self._failed(problem)
+        return chunk
+
+    def _choice(self, choice: Mapping[str, Any]) -> Iterator[Event]:
+        delta = choice.get("delta") or {}
+        if not isinstance(delta, dict):
+            raise self._unreadable("a delta that is not an object")
+        reasoning = ""
+        for key, phase in _PIECES:
+            text = delta.get(key)
+            if not text:
+                continue
+            if not isinstance(text, str):
+                raise self._unreadable(f"`{key}` in a form that is not text")
+            # A gateway may send the same reasoning under both names.
+            if phase == "reasoning" and text == reasoning:
+                continue
+            reasoning = text if phase == "reasoning" else reasoning
+            yield self._event("token", text, phase)
+        for position, call in enumerate(delta.get("tool_calls") or ()):
+            yield self._event("tool_fragment", self._fragment(call, position))
+        reason = choice.get("finish_reason")
+        if reason == "error":
+            raise self._failed(choice.get("error") or "no reason given")
+        if reason:
+            self.finished = str(reason)
+
+    def _fragment(self, call: object, position: int) -> ToolFragment:
+        function = call.get("function") or {} if isinstance(call, dict) else None
+        if not isinstance(call, dict) or not isinstance(function, dict):
+            raise self._unreadable("a tool call that is not an object")
+        index = call.get("index")
+        return ToolFragment(
+            # Servers that send a call whole may leave its index out.
+            index if isinstance(index, int) else position,
+            call.get("id") or None,
+            function.get("name") or None,
+            function.get("arguments") or "",
+        )
+
+    def _event(self, kind: Kind, payload: Any, phase: Phase | None = None) -> Event:
+        event = Event(kind, payload, "", self._provider, self._sequence, self._clock(), "", self._meta(phase))
+        self._sequence += 1
+        return event
+
+    def _meta(self, phase: Phase | None) -> Mapping[str, Any]:
+        """The one read-only mapping that all events of this stream and phase share."""
+        meta = self._metas.get(phase)
+        if meta is None:
+            facts = {"tier": self._tier, "model": self._model, "provider": self._provider}
+            meta = MappingProxyType({"phase": phase, **facts} if phase else facts)
+            self._metas[phase] = meta
+        return meta
+
+    def _unreadable(self, what: str) -> ProviderError:
+        return ProviderError(
+            f"{self._provider} sent {what}",
+            code="AF708",
+            hint="Is the address that of an OpenAI-compatible API, and does the server speak its streaming form?",
+        )
+
+    def _failed(self, problem: object) -> ProviderError:
+        said = (problem.get("message") if isinstance(problem, dict) else problem) or "no reason given"
+        return ProviderError(
+            f"{self._provider} ({self._model}) failed in the middle of its answer: {str(said)[:500]}",
+            code="AF707",
+            hint="What came so far is a part of the answer. Run it again, or look at the server's log.",
+        )
+
+
+def _usage(said: Mapping[str, Any]) -> Usage:
+    def count(*path: str) -> int | None:
+        value: Any = said
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value if isinstance(value, int) else None
+
+    return Usage(
+        prompt_tokens=count("prompt_tokens"),
+        completion_tokens=count("completion_tokens"),
+        reasoning_tokens=count("completion_tokens_details", "reasoning_tokens"),
+        cached_tokens=count("prompt_tokens_details", "cached_tokens"),
+    )

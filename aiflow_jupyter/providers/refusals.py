@@ -1,0 +1,116 @@
+"""What went wrong with a request before its answer began, as one sentence that says what to do.
+
+| code | what it means |
+|---|---|
+| AF701 | nothing answers at the address |
+| AF703 | the key was refused |
+| AF704 | no such path or model |
+| AF705 | too many requests |
+| AF706 | the request itself was refused (too long, an unknown field) |
+| AF707 | the server failed |
+| AF708 | the answer is no event stream |
+| AF709 | the server took too long |
+
+Nothing of a request's headers gets into a message, and what a server says back passes through the key's `redact`.
+"""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import Final
+
+from aiflow_jupyter.errors import ProviderError
+
+_LONGEST: Final = 400
+_TOO_LONG: Final = ("exceed_context", "context_length", "context length", "context size", "maximum context")
+
+
+def refused(
+    name: str, url: str, status: int, body: str, *, retry_after: str = "", keyed: bool = False
+) -> ProviderError:
+    """The error for an HTTP answer that is no stream.
+
+    Args:
+        name: the provider's name.
+        url: where it was asked, without credentials.
+        status: the HTTP status.
+        body: what the server said, with the key redacted.
+        retry_after: the header of that name, if there was one.
+        keyed: whether a key was sent.
+    """
+    said = _said(body)
+    where = f"{name} at {url}"
+    code, what, hint = "AF706", f"{where} refused the request", "Check the model's name and the options."
+    if status in (401, 403):
+        code, what = "AF703", f"{where} refused the key" if keyed else f"{where} wants a key"
+        hint = "Check that the key belongs to this service and may use this model." if keyed else "Set a key for it."
+    elif status == 404:
+        code, what = "AF704", f"{where} knows no such model or path"
+        hint = "Check the model's name, and that the address ends where the API begins (often /v1)."
+    elif status == 429:
+        code, what = "AF705", f"{where} has had too many requests"
+        wait = f"Wait {retry_after} s" if retry_after.isdigit() else "Wait a little"
+        hint = f"{wait} and run it again, or look at the account's limits."
+    elif status >= 500:
+        code, what = "AF707", f"{where} failed"
+        hint = "The fault is on the server's side: wait and run it again, or look at its log."
+    elif 300 <= status < 400:
+        code, what = "AF704", f"{where} redirects elsewhere"
+        hint = "Use the address that it redirects to: a key is never sent along to another one."
+    elif any(sign in body.lower() for sign in _TOO_LONG):
+        what = f"the request is too long for {where}"
+        hint = "Shorten the conversation, or ask a model with a larger window."
+    phrase = f"HTTP {status} {_phrase(status)}".rstrip()
+    return ProviderError(f"{what} ({phrase})" + (f": {said}" if said else ""), code=code, hint=hint)
+
+
+def no_stream(name: str, url: str, content_type: str, body: str) -> ProviderError:
+    """The error for an answer of 200 that is no event stream."""
+    said = _said(body)
+    return ProviderError(
+        f"{name} at {url} answered with {content_type or 'no content type'} instead of an event stream"
+        + (f": {said}" if said else ""),
+        code="AF708",
+        hint="Is the address that of an OpenAI-compatible API (often it ends in /v1)? A proxy or login page may be in "
+        "between.",
+    )
+
+
+def unreachable(name: str, url: str, why: str, *, loopback: bool) -> ProviderError:
+    """The error for a connection that could not be made or broke before the answer began."""
+    hint = (
+        "Is the server running, and is this its port?" if loopback else "Check the address, the network and the proxy."
+    )
+    return ProviderError(f"nothing answers for {name} at {url}" + (f" ({why})" if why else ""), code="AF701", hint=hint)
+
+
+def too_slow(name: str, url: str, seconds: float) -> ProviderError:
+    """The error for a server that took the request and then said nothing for `seconds`."""
+    return ProviderError(
+        f"{name} at {url} said nothing for {seconds:g} s",
+        code="AF709",
+        hint="The model may still be loading or the server busy: run it again, or give it a longer read timeout.",
+    )
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
+
+
+def _said(body: str) -> str:
+    """The server's own sentence, in one short line; empty where there is none worth reading."""
+    text = body.strip()
+    if text.startswith("<"):
+        return "a web page, not an API's answer"
+    try:
+        said = json.loads(text)
+    except ValueError:
+        said = text
+    while isinstance(said, dict):
+        said = next((said[key] for key in ("error", "message", "detail") if said.get(key)), "")
+    line = " ".join(str(said).split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
