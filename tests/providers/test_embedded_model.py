@@ -295,3 +295,11 @@ async def test_request_that_is_too_long_is_refused_and_the_next_is_answered(embe
         await all_of(embedded, long)
     assert caught.value.code == "AF706"
     assert text(await all_of(embedded, asked(max_tokens=2)))
+
+
+async def test_engine_ends_as_soon_as_its_standard_input_closes(embedded):
+    await embedded.start()
+    engine = embedded._running[0]
+    engine._child.stdin.close()
+    assert await asyncio.to_thread(engine.gone, 2.0)
+    assert engine._child.returncode == 0

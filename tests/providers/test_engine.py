@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -164,3 +165,13 @@ def test_range_of_sentences_has_to_be_one():
             thinking_grammar(answer=bad)
     with pytest.raises(TypeError):
         thinking_grammar()["grammar"] = ""
+
+
+def test_log_begins_anew_once_it_is_long(tmp_path):
+    code = (
+        "import os; from aiflow_jupyter.providers import serve; serve._LOG_BYTES = 10\n"
+        "os.write(2, b'short'); serve._bound_log(); os.write(2, b' and long'); serve._bound_log(); os.write(2, b'new')"
+    )
+    with (tmp_path / "log").open("ab") as log:
+        subprocess.run([sys.executable, "-c", code], stderr=log, check=True)
+    assert (tmp_path / "log").read_bytes() == b"new"

@@ -30,7 +30,7 @@ async def request_of(reader: asyncio.StreamReader) -> bytes:
 
 
 @asynccontextmanager
-async def serving(handler, host="127.0.0.1"):
+async def serving(handler):
     async def handled(reader, writer):
         try:
             await handler(reader, writer)
@@ -41,9 +41,16 @@ async def serving(handler, host="127.0.0.1"):
 
     server = await asyncio.start_server(handled, "127.0.0.1", 0)
     try:
-        yield f"http://{host}:{server.sockets[0].getsockname()[1]}/v1"
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     finally:
         server.close()
+
+
+def elsewhere(url: str) -> OpenAICompatible:
+    """A provider that treats a server of this machine as it would one of another."""
+    source = OpenAICompatible(url, model="m")
+    source.loopback = False
+    return source
 
 
 class Endless:
@@ -102,19 +109,19 @@ class Promising:
         await writer.drain()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-async def test_server_that_breaks_its_promise_to_keep_a_connection_costs_no_answer(host):
+@pytest.mark.parametrize("place", [elsewhere, lambda url: OpenAICompatible(url, model="m")])
+async def test_server_that_breaks_its_promise_to_keep_a_connection_costs_no_answer(place):
     server = Promising()
-    async with serving(server, host) as url:
-        source = OpenAICompatible(url, model="m")
-        assert source.loopback is (host == "127.0.0.1")
+    async with serving(server) as url:
+        source = place(url)
         for _ in range(6):
             assert text(await all_of(source)).startswith("Hello")
         await source.aclose()
     assert server.connections == server.requests == 6
 
 
-async def test_connection_is_kept_by_a_server_that_keeps_it_elsewhere():
+@pytest.mark.parametrize(("loopback", "expected"), [(False, 1), (True, 3)])
+async def test_connection_that_a_server_keeps_is_used_again_but_not_on_the_loopback(loopback, expected):
     connections = []
 
     async def keeping(reader, writer):
@@ -125,12 +132,12 @@ async def test_connection_is_kept_by_a_server_that_keeps_it_elsewhere():
             writer.write(HEAD + chunked(body) + b"0\r\n\r\n")
             await writer.drain()
 
-    async with serving(keeping, "0.0.0.0") as url:
-        source = OpenAICompatible(url, model="m")
+    async with serving(keeping) as url:
+        source = OpenAICompatible(url, model="m") if loopback else elsewhere(url)
         for _ in range(3):
             await all_of(source)
         await source.aclose()
-    assert len(connections) == 1
+    assert len(connections) == expected
 
 
 async def test_loopback_ignores_proxies_and_others_honour_them(monkeypatch):
@@ -175,10 +182,10 @@ async def test_streams_side_by_side_do_not_wait_for_each_other():
 
 
 def test_one_provider_serves_several_loops_and_forgets_those_that_ended():
-    source = OpenAICompatible("http://0.0.0.0:1/v1", model="m")
+    source = elsewhere("http://127.0.0.1:1/v1")
 
     async def one():
-        async with serving(Promising(), "0.0.0.0") as url:
+        async with serving(Promising()) as url:
             source._address = type(source._address)(url)
             return text(await all_of(source))
 
