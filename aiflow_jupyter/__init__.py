@@ -1,1 +1,116 @@
-"""Streaming LLM graphs in Jupyter."""
+"""Streaming LLM graphs in Jupyter.
+
+    %load_ext aiflow_jupyter          # not needed in the kernel "Python 3 (AiFlow)"
+
+    %%aiflow
+    Why is the sky blue?
+
+In Python: `ask("Why is the sky blue?")`, and `Flow` with the operators `generate`, `map`, `filter`, `route`, `segment`
+and `sink`. Names are imported when first used, so that loading the extension is quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from aiflow_jupyter.errors import AiflowError as AiflowError
+    from aiflow_jupyter.events import Event as Event
+    from aiflow_jupyter.graph.builder import Flow as Flow
+    from aiflow_jupyter.notebook.answer import Reply as Reply
+    from aiflow_jupyter.operators import filter as filter  # noqa: A004
+    from aiflow_jupyter.operators import generate as generate
+    from aiflow_jupyter.operators import map as map  # noqa: A004
+    from aiflow_jupyter.operators import route as route
+    from aiflow_jupyter.operators import segment as segment
+    from aiflow_jupyter.operators import sink as sink
+    from aiflow_jupyter.runtime.run import Result as Result
+
+_HOMES = {
+    "AiflowError": "errors",
+    "Event": "events",
+    "Flow": "graph.builder",
+    "Reply": "notebook.answer",
+    "Result": "runtime.run",
+    "filter": "operators",
+    "generate": "operators",
+    "map": "operators",
+    "route": "operators",
+    "segment": "operators",
+    "sink": "operators",
+}
+
+__all__ = ["AiflowError", "Event", "Flow", "Reply", "Result", "__version__", "ask", "filter", "generate", "map",
+           "route", "run", "segment", "sink"]  # fmt: skip
+
+
+def ask(prompt: str, *, tier: str = "auto", model: str | None = None, system: str | None = None,
+        temperature: float | None = None, max_tokens: int | None = None) -> Reply:  # fmt: skip
+    """Ask a model and wait for the whole answer.
+
+    Args:
+        prompt: the question.
+        tier: `auto`, `local`, `hpc` or `cloud`.
+        model: the model's name, for tiers that have several.
+        system: a system message before the question.
+        temperature: 0 for the likeliest token each time.
+        max_tokens: the most tokens of the answer.
+
+    Returns:
+        the reply: `str(reply)` is its text; it also has `tier`, `model`, `ttft` and `usage`.
+
+    Raises:
+        AiflowError: no answer came, or only a part of one.
+    """
+    from aiflow_jupyter.notebook.answer import ask as ask_host
+    from aiflow_kernel.host import current_host
+
+    return ask_host(current_host(), prompt, tier=tier, model=model, system=system, temperature=temperature,
+                    max_tokens=max_tokens)  # fmt: skip
+
+
+def run(flow: Flow, value: Any, *, to: str | None = None) -> Result:
+    """Run a flow on one input and wait for its result.
+
+    Args:
+        flow: a graph built in Python.
+        value: what goes to its input, for `generate` a text or a list of messages.
+        to: the input node, where there are several.
+
+    Raises:
+        GraphError: the graph does not pass its checks.
+        RunError: a node failed.
+    """
+    from aiflow_jupyter.notebook.answer import run_flow
+    from aiflow_kernel.host import current_host
+
+    return run_flow(current_host(), flow, value, to=to)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext aiflow_jupyter`."""
+    from aiflow_kernel.extension import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """`%unload_ext aiflow_jupyter`."""
+    from aiflow_kernel.extension import unload
+
+    unload(shell)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("aiflow-jupyter")
+    if name in _HOMES:
+        return getattr(import_module(f"aiflow_jupyter.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'aiflow_jupyter' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -73,6 +73,8 @@ class RunError(AiflowError):
     """A run that failed: names the node, the event's sequence, and the cause (also on `__cause__`)."""
 
     code = "AF600"
+    node: str = ""
+    sequence: int | None = None
 
 
 class RunCancelled(AiflowError):

@@ -31,7 +31,7 @@ SIGNATURE = OperatorSignature(
         Parameter("temperature", "number", least=0),
         Parameter("max_tokens", "integer", least=1),
         Parameter("seed", "integer"),
-        Parameter("grammar", "text"),
+        Parameter("think", "boolean"),
     ),
     takes=frozenset({"value", "token", "chunk"}),
     gives=frozenset({"token", "tool_fragment"}),
@@ -46,7 +46,7 @@ def generate(
     temperature: float | None = None,
     max_tokens: int | None = None,
     seed: int | None = None,
-    grammar: str | None = None,
+    think: bool | None = None,
 ) -> OperatorCall:
     """Ask a model; its tokens are the node's output.
 
@@ -57,7 +57,7 @@ def generate(
         temperature: 0 for the likeliest token each time.
         max_tokens: the most tokens of one answer.
         seed: makes sampling repeatable where the server supports it.
-        grammar: a GBNF grammar for the answer's shape, for llama.cpp-based servers.
+        think: have the model reason before it answers (or keep it from that), where it can.
     """
     return call(
         "generate",
@@ -67,7 +67,7 @@ def generate(
         temperature=temperature,
         max_tokens=max_tokens,
         seed=seed,
-        grammar=grammar,
+        think=think,
     )
 
 
@@ -90,7 +90,6 @@ def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
     if source is None:
         raise ConfigError(f"node {binding.node!r}: this run has nothing that answers", code="AF721")
     system = args.get("system")
-    extra = {"grammar": args["grammar"]} if "grammar" in args else {}
     node = binding.node
 
     async def stream(event: Event) -> AsyncIterator[Event]:
@@ -104,7 +103,7 @@ def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
             temperature=args.get("temperature"),
             max_tokens=args.get("max_tokens"),
             seed=args.get("seed"),
-            extra=extra,
+            think=args.get("think"),
         )
         answer = Answer(node, event.lineage, started=binding.clock())
         binding.answers.append(answer)

@@ -22,6 +22,7 @@ from aiflow_jupyter.providers import models
 from aiflow_jupyter.providers.engine import Engine, free_threads
 from aiflow_jupyter.providers.models import Model
 from aiflow_jupyter.providers.openai import OpenAICompatible
+from aiflow_jupyter.providers.thinking import thinking_grammar
 from aiflow_jupyter.runtime.source import Request
 
 NAME: Final = "embedded"
@@ -91,7 +92,9 @@ class EmbeddedModel:
             ProviderError: the engine could not start or refused.
             StreamCut: the answer broke off.
         """
-        request = replace(request, model=None)
+        # A small model reasons only where a grammar holds it to that.
+        extra = {**thinking_grammar(), **request.extra} if request.think else request.extra
+        request = replace(request, model=None, think=None, extra=extra)
         for attempt in (1, 2):
             engine, client = await self._ready()
             begun = False

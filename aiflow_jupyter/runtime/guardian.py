@@ -19,7 +19,10 @@ Order: a worker that takes an event takes a ticket. The results leave in the ord
 lowest one emits; at most `reorder` finished results wait for their turn while their workers go on, and past that a
 worker waits with its result. An event that gave nothing, failed or was filtered is a result too, so there are no gaps.
 
-Control events are never refused and never dropped; `finish`, `end` and `error` keep their place among the data.
+Control events are never refused and never dropped; `finish`, `end` and `error` keep their place among the data, also
+under `order=none`: there one acts once all that was taken before it is through, and nothing is taken until it has.
+
+An event that fails leaves as a `Failure` by the port `error`, and as an `error` event by all others.
 
 Bound: a node owns at most `queue` events waiting, `workers` in service, and `reorder` finished ones. `owned()` says
 how many it owns now, `bound` how many it may.
@@ -48,6 +51,9 @@ BUCKETS = 48
 """Service times are counted by the bit length of their nanoseconds: bucket 47 starts at 39 hours."""
 
 _CONTROL_STAMP = -1
+
+_RAISED = (Exception, SystemExit)
+"""What a user's code may raise and a node's failure is made of; `exit()` in a cell's function ends no loop."""
 
 
 class Owner(Protocol):
@@ -133,7 +139,7 @@ class Guardian:
         self.waiters: deque[tuple[Event, Parked]] = deque()
         self.controls = 0
         self.ends = 0
-        self.finishes: dict[str, int] = {}
+        self.finishes: dict[str, tuple[int, Event]] = {}
         self.broken: set[str] = set()
         self.closed = False
         self.done = False
@@ -272,16 +278,25 @@ class Guardian:
             now = clock()
 
     def _pass(self, event: Event) -> None:
-        """Send a control event on by every port; an error leaves by `error` only from the node that failed."""
-        foreign = event.kind == "error" and event.source != self.node
+        """Send a control event on by every port; by the port `error` a failure leaves as data (`_report`)."""
+        failure = event.kind == "error"
         for port, nodes in self.ports.items():
-            if not (foreign and port == "error"):
+            if not (failure and port == "error"):
                 for node in nodes:
                     node.signal(event)
         if event.kind == "error":
             self.broken.add(event.lineage)
         elif event.kind == "end":
             self._finished()
+
+    def _report(self, event: Event, now: int, sender: Parked) -> None:
+        """Send what an `error` event of this node tells to whoever handles its failures."""
+        if event.kind != "error" or event.source != self.node:
+            return
+        failure = event.derive(event.payload, "value")
+        for receiver in self.ports.get("error", ()):
+            if not receiver.push(failure, now):
+                receiver.park(failure, sender)
 
     def _failed(self, event: Event, error: BaseException) -> None:
         self.errors += 1
@@ -305,7 +320,8 @@ class Guardian:
     def _due(self, event: Event) -> bool:
         """Whether a control event acts now.
 
-        With several inputs `finish` and `end` wait for the last of them; an answer that broke off never finishes.
+        With several inputs `finish` and `end` wait for the last of them, or `finish` for the end where some give none;
+        an answer that broke off never finishes.
         """
         if event.kind == "end":
             self.ends += 1
@@ -314,18 +330,36 @@ class Guardian:
             if self.behaviour.answers or event.lineage in self.broken:
                 return False
             if self.inputs > 1:
-                count = self.finishes.pop(event.lineage, 0) + 1
+                count = self.finishes.pop(event.lineage, (0, event))[0] + 1
                 if count < self.inputs:
-                    self.finishes[event.lineage] = count
+                    self.finishes[event.lineage] = (count, event)
                     return False
         return True
 
     def _passing(self, event: Event) -> Iterator[Event]:
         """What leaves because of a control event: what the operator held back, then the event itself."""
+        if event.kind == "end":
+            waiting = [finish for _, finish in self.finishes.values() if finish.lineage not in self.broken]
+            self.finishes.clear()
+            for finish in waiting:
+                yield from self._passing(finish)
         flush = self.behaviour.flush
         if flush is not None:
-            yield from flush(event)
+            try:
+                yield from flush(event)
+            except _RAISED as error:
+                self._failed(event, error)
+                broken = self._error_event(event, error)
+                if event.kind != "end":
+                    event = broken
+                else:
+                    yield broken
         yield event
+
+    def _failure(self, event: Event, error: BaseException) -> Iterator[Event]:
+        """What leaves instead of a result."""
+        self._failed(event, error)
+        return self._passing(self._error_event(event, error))
 
     def _finished(self) -> None:
         self.done = True
@@ -387,7 +421,7 @@ class InlineGuardian(Guardian):
             return True
         self.busy = True
         self._serve(event, now)
-        if not self.pending:
+        if not self.pending and self._rest is None:
             if self.queue:
                 self._drain()
             else:
@@ -406,17 +440,24 @@ class InlineGuardian(Guardian):
             return
         self.busy = True
         self._control(event)
-        if not self.pending:
+        if not self.pending and self._rest is None:
             self._drain()
+
+    def close(self) -> None:
+        super().close()
+        self._rest = None
 
     def proceed(self) -> None:
         """Go on after the parked output was taken in."""
         if self.closed:
             return
         self.blocked_ns += self.scheduler.clock() - self._blocked_at
+        self._go_on()
+
+    def _go_on(self) -> None:
         if self._rest is not None:
             self._pump()
-        if not self.pending:
+        if not self.pending and self._rest is None:
             self._drain()
 
     def resume(self) -> None:
@@ -428,13 +469,15 @@ class InlineGuardian(Guardian):
         if not self.first_ns:
             self.first_ns = start
         if self.iterates:
-            self._rest = iter(self._iterate(event))
+            self._rest = self._iterate(event)
             self._pump()
             return
         try:
             out = self.call(event)
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            self._raised(event, error)
+        except _RAISED as error:
+            self.processed += 1
+            self._rest = self._failure(event, error)
+            self._pump()
             return
         now = scheduler.clock()
         took = now - start
@@ -446,27 +489,19 @@ class InlineGuardian(Guardian):
             if self.pending:
                 self._blocked_at = now
 
-    def _iterate(self, event: Event) -> Iterable[Event]:
+    def _iterate(self, event: Event) -> Iterator[Event]:
         try:
             yield from self.call(event)
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            self._failed(event, error)
-            if not self.closed:
-                yield self._error_event(event, error)
+        except _RAISED as error:
+            yield from self._failure(event, error)
         self.processed += 1
-
-    def _raised(self, event: Event, error: Exception) -> None:
-        self.processed += 1
-        self._failed(event, error)
-        if not self.closed:
-            self._rest = iter((self._error_event(event, error),))
-            self._pump()
 
     def _pump(self) -> None:
-        """Emit what is left of one event's outputs, one by one, until it is empty or blocked."""
+        """Emit what is left of one event's outputs, one by one, until it is empty or blocked, or the slice is over."""
         rest = self._rest
         assert rest is not None
-        clock = self.scheduler.clock
+        scheduler = self.scheduler
+        clock = scheduler.clock
         start = clock()
         while not self.closed:
             out = next(rest, None)
@@ -476,14 +511,20 @@ class InlineGuardian(Guardian):
             if out is None:
                 self._rest = None
                 return
+            if self.closed:
+                return
             if out.kind in CONTROL:
                 self._pass(out)
+                self._report(out, now, self)
             else:
                 self._emit(out, now, self)
-                if self.pending:
-                    self._blocked_at = now
-                    return
+            if self.pending:
+                self._blocked_at = now
+                return
             start = clock()
+            if start >= scheduler.slice_end:
+                self._later_on()
+                return
 
     def _control(self, event: Event) -> None:
         if self._due(event):
@@ -508,30 +549,37 @@ class InlineGuardian(Guardian):
                 self._serve(event, now)
             if self.pending or self.closed:
                 return
+            if self._rest is not None:
+                return
             if queue and clock() >= scheduler.slice_end:
-                scheduler.used_up()
-                scheduler.loop.call_soon(self._later)
+                self._later_on()
                 return
         self.busy = False
 
+    def _later_on(self) -> None:
+        """The slice is over: let the loop turn, then go on."""
+        self.scheduler.used_up()
+        self.scheduler.loop.call_soon(self._later)
+
     def _later(self) -> None:
-        """Serve the queue in a slice of its own."""
+        """Serve what is left and what is queued in a slice of its own."""
         if self.closed:
             return
         scheduler = self.scheduler
         scheduler.enter(self, scheduler.clock())
-        self._drain()
+        self._go_on()
         scheduler.run_ready()
 
 
 class _Worker:
     """One worker of a `WorkerGuardian`: a task, and where it waits while its output is refused."""
 
-    __slots__ = ("future", "loop", "pending")
+    __slots__ = ("blocked_ns", "future", "loop", "pending")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.pending = 0
+        self.blocked_ns = 0
         self.future: asyncio.Future[None] | None = None
 
     def resume(self) -> None:
@@ -554,12 +602,27 @@ class WorkerGuardian(Guardian):
     while the queue still holds events.
     """
 
-    __slots__ = ("_blocked", "_head", "_held", "_idle", "_in_service", "_ordered", "_reorder", "_tasks", "_tickets",
-                 "_turns", "_waking")  # fmt: skip
+    __slots__ = (
+        "_blocked",
+        "_fenced",
+        "_head",
+        "_held",
+        "_idle",
+        "_in_service",
+        "_loose",
+        "_ordered",
+        "_reorder",
+        "_tasks",
+        "_tickets",
+        "_turns",
+        "_waking",
+    )
 
     def __init__(self, node: str, behaviour: Behaviour, policy: Policy, scheduler: Scheduler, owner: Owner) -> None:
         super().__init__(node, behaviour, policy, scheduler, owner)
         self._ordered = policy.order != "none" and policy.workers > 1
+        self._loose = policy.order == "none" and policy.workers > 1
+        self._fenced = False
         self._reorder = policy.held_results
         self._tickets = 0
         self._head = 0
@@ -633,8 +696,8 @@ class WorkerGuardian(Guardian):
         streams = self.behaviour.mode == "stream"
         while not self.closed:
             self._waking = False
-            if not queue:
-                if self.done:
+            if not queue or (self._loose and self._at_fence()):
+                if self.done and not queue:
                     return
                 idle = scheduler.loop.create_future()
                 self._idle.append(idle)
@@ -644,18 +707,10 @@ class WorkerGuardian(Guardian):
             event, stamp = queue.popleft()
             ticket = self._tickets
             self._tickets += 1
-            now = clock()
             if stamp == _CONTROL_STAMP:
-                self.controls -= 1
-                if queue and self.workers > 1:
-                    self._wake()
-                if self._ordered:
-                    await self._turn(ticket)
-                if self._due(event):
-                    for out in self._passing(event):
-                        await self._send(out, worker)
-                await self._release(worker)
+                await self._control(ticket, event, worker)
                 continue
+            now = clock()
             self._in_service += 1
             try:
                 self.wait_ns += now - stamp
@@ -676,6 +731,23 @@ class WorkerGuardian(Guardian):
                 await scheduler.yield_slice()
                 scheduler.enter(worker, clock())
 
+    def _at_fence(self) -> bool:
+        """Without order: whether a control event is acting, or comes next while data before it is in service."""
+        return self._fenced or (self.queue[0][1] == _CONTROL_STAMP and self._in_service > 0)
+
+    async def _control(self, ticket: int, event: Event, worker: _Worker) -> None:
+        self.controls -= 1
+        if self._ordered:
+            if self.queue:
+                self._wake()
+            await self._turn(ticket)
+        self._fenced = self._loose
+        if self._due(event):
+            for out in self._passing(event):
+                await self._send(out, worker)
+        self._fenced = False
+        await self._release(worker)
+
     async def _one(self, event: Event) -> list[Event]:
         """Run a call that gives one result or none."""
         scheduler = self.scheduler
@@ -683,13 +755,14 @@ class WorkerGuardian(Guardian):
         scheduler.current = self
         try:
             out = await self.call(event)
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            self._failed(event, error)
-            return [self._error_event(event, error)]
+        except (*_RAISED, asyncio.CancelledError) as error:
+            if _told_to_stop(error):
+                raise
+            return list(self._failure(event, error))
         finally:
             took = scheduler.clock() - start
             self.service_ns += took
-            self.histogram[took.bit_length()] += 1
+            self.histogram[min(took.bit_length(), BUCKETS - 1)] += 1
             self.processed += 1
         return [] if out is None else [out]
 
@@ -699,7 +772,7 @@ class WorkerGuardian(Guardian):
         clock = scheduler.clock
         stream = self.call(event)
         mine = not self._ordered
-        blocked = self.blocked_ns
+        blocked = worker.blocked_ns
         start = clock()
         try:
             scheduler.current = self
@@ -711,15 +784,17 @@ class WorkerGuardian(Guardian):
                 if clock() >= scheduler.slice_end:
                     await scheduler.yield_slice()
                 scheduler.current = self
-        except Exception as error:  # noqa: BLE001 - a provider or the user's code may raise anything
-            self._failed(event, error)
+        except (*_RAISED, asyncio.CancelledError) as error:
+            if _told_to_stop(error):
+                raise
             if not mine:
                 await self._turn(ticket)
                 mine = True
-            await self._send(self._error_event(event, error), worker)
+            for out in self._failure(event, error):
+                await self._send(out, worker)
         finally:
             await stream.aclose()
-            took = max(0, clock() - start - (self.blocked_ns - blocked))
+            took = clock() - start - (worker.blocked_ns - blocked)
             self.service_ns += took
             self.histogram[min(took.bit_length(), BUCKETS - 1)] += 1
             self.processed += 1
@@ -781,23 +856,32 @@ class WorkerGuardian(Guardian):
         scheduler.enter(worker, now)
         if out.kind in CONTROL:
             self._pass(out)
+            self._report(out, now, worker)
         else:
             self._emit(out, now, worker)
-            if worker.pending:
-                self._blocked += 1
-                try:
-                    scheduler.run_ready()
-                    if worker.pending:
-                        await worker.taken()
-                finally:
-                    self._blocked -= 1
-                    self.blocked_ns += scheduler.clock() - now
+        if worker.pending:
+            self._blocked += 1
+            try:
+                scheduler.run_ready()
+                if worker.pending:
+                    await worker.taken()
+            finally:
+                self._blocked -= 1
+                took = scheduler.clock() - now
+                self.blocked_ns += took
+                worker.blocked_ns += took
         scheduler.run_ready()
 
     def _finished(self) -> None:
         super()._finished()
         while self._idle:
             self._idle.popleft().set_result(None)
+
+
+def _told_to_stop(error: BaseException) -> bool:
+    """Whether this worker was cancelled, rather than the user's code raising the like by itself."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)
 
 
 _INCOMPLETE = MappingProxyType({"complete": False})

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,7 +63,7 @@ class Result:
         return f"<{self.status.name}: {self.status.state} in {self.status.elapsed_s:.1f} s; events: {nodes}>"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Sender:
     """Whoever offers a value from outside and waits until it is taken in."""
 
@@ -112,6 +112,7 @@ class Run:
         self._failed_node: str | None = None
         self._threads: dict[str, NodeThreads] = {}
         self._offers = 0
+        self._senders: set[_Sender] = set()
         self._closing: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
         self._hung: list[str] = []
@@ -128,14 +129,13 @@ class Run:
 
     def _build(self, behaviours: Mapping[str, Behaviour]) -> dict[str, Guardian]:
         guardians: dict[str, Guardian] = {}
-        depth = _depths(self.spec)
+        cuts = _cuts(self.spec, {node for node, b in behaviours.items() if b.mode in ("inline", "iterate")})
         for node, spec in self.spec.nodes.items():
             behaviour, policy = behaviours[node], spec.policy
             if behaviour.mode in ("inline", "iterate"):
-                cut = depth[node] % CUT_EVERY == CUT_EVERY - 1
                 if policy.workers > 1:
                     policy = policy.model_copy(update={"workers": 1, "reorder": 0})
-                guardians[node] = InlineGuardian(node, behaviour, policy, self._scheduler, self, cut=cut)
+                guardians[node] = InlineGuardian(node, behaviour, policy, self._scheduler, self, cut=node in cuts)
                 continue
             if behaviour.mode == "thread":
                 behaviour.call = self._threaded(node, behaviour.call, policy.workers)
@@ -183,7 +183,14 @@ class Run:
         self._scheduler.run_ready()
 
     async def offer(self, node: str, value: Any) -> None:
-        """Put a value into a node's queue, waiting while it is full."""
+        """Put a value into a node's queue, waiting while it is full.
+
+        Raises:
+            RunError: the run is over, or failed before the value was taken in.
+            RunCancelled: it was cancelled.
+        """
+        if self.state not in ("ready", "running"):
+            raise self._over_error()
         guardian = self.guardians[node]
         now = self._scheduler.clock()
         event = Event("value", value, source="run", sequence=self._offers, time=now, lineage=str(self._offers))
@@ -193,8 +200,17 @@ class Run:
         if not guardian.push(event, now):
             guardian.park(event, sender)
             sender.future = self._scheduler.loop.create_future()
-            await sender.future
+            self._senders.add(sender)
+            try:
+                await sender.future
+            finally:
+                self._senders.discard(sender)
+            if sender.pending:
+                raise self._over_error()
         self._scheduler.run_ready()
+
+    def _over_error(self) -> AiflowError:
+        return self.error or RunError("the run is over: it takes nothing in any more", code="AF605")
 
     async def wait(self) -> Result:
         """Wait for the end.
@@ -262,6 +278,7 @@ class Run:
                 code="AF603",
                 hint=_where(error),
             )
+        cause.node, cause.sequence = guardian.node, event.sequence
         cause.__cause__ = error
         self._stop("failed", cause)
 
@@ -280,6 +297,8 @@ class Run:
         self._ended = self._scheduler.clock()
         for guardian in self.guardians.values():
             guardian.close()
+        for sender in self._senders:
+            sender.resume()
         self._closing = self._scheduler.loop.create_task(self._close())
 
     async def _close(self) -> None:
@@ -303,22 +322,28 @@ def _bind(operator: str, args: Mapping[str, Any], operators: Mapping[str, Operat
     raise ConfigError(f"node {binding.node!r}: no operator or function is called {operator!r}", code="AF201")
 
 
-def _depths(spec: GraphSpec) -> dict[str, int]:
-    """How many nodes stand before each one on its longest way from an input."""
+def _cuts(spec: GraphSpec, inline: Set[str]) -> set[str]:
+    """The inline nodes that always queue, so that no way through the graph is a call of over `CUT_EVERY` nodes."""
     incoming = Counter(edge.target for edge in spec.edges)
     after: dict[str, list[str]] = {node: [] for node in spec.nodes}
     for edge in spec.edges:
         after[edge.source].append(edge.target)
-    depth = dict.fromkeys(spec.nodes, 0)
+    nested = dict.fromkeys(spec.nodes, 0)
+    cuts = set()
     ready = [node for node in spec.nodes if not incoming[node]]
     while ready:
         node = ready.pop()
+        if node not in inline:
+            nested[node] = 0
+        elif nested[node] >= CUT_EVERY - 1:
+            nested[node] = 0
+            cuts.add(node)
         for target in after[node]:
-            depth[target] = max(depth[target], depth[node] + 1)
+            nested[target] = max(nested[target], nested[node] + 1)
             incoming[target] -= 1
             if not incoming[target]:
                 ready.append(target)
-    return depth
+    return cuts
 
 
 def _joined(values: list[Any]) -> str:

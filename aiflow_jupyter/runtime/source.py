@@ -31,6 +31,7 @@ class Request:
         temperature: None for the server's default.
         max_tokens: the most tokens to generate, None for the server's default.
         seed: makes sampling repeatable where the server supports it.
+        think: True has the model reason before it answers, False keeps it from that, None is the server's default.
         extra: further fields for the request body, for servers that take them (a grammar, for instance).
     """
 
@@ -40,6 +41,7 @@ class Request:
     temperature: float | None = None
     max_tokens: int | None = None
     seed: int | None = None
+    think: bool | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

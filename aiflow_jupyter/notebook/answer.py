@@ -1,0 +1,324 @@
+"""Answers: a question's text streams under its cell, ends with a badge, and stays as a `Reply`.
+
+An answer is an ordinary run of a two-node graph, so asking has the same cancel, order and counters as any flow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from aiflow_jupyter.notebook.sanitise import plain, sanitise
+
+if TYPE_CHECKING:
+    from aiflow_jupyter.errors import AiflowError
+    from aiflow_jupyter.events import Event, Usage
+    from aiflow_jupyter.graph.builder import Flow
+    from aiflow_jupyter.graph.spec import GraphSpec
+    from aiflow_jupyter.notebook.outputs import Output
+    from aiflow_jupyter.runtime.metrics import Answer, RunStatus
+    from aiflow_jupyter.runtime.run import Result, Run
+
+MOST_BYTES_PER_S = 200_000
+SHORTEST_PAUSE_S = 0.05
+
+
+class Handle(Protocol):
+    """A run held from the cell's thread; `aiflow_kernel.host.RunHandle` is one."""
+
+    id: str
+    name: str
+    begun: float
+
+    @property
+    def run(self) -> Run:
+        """The run itself, which belongs to the host's loop."""
+
+    def status(self) -> RunStatus:
+        """The figures of now."""
+
+    def done(self) -> bool:
+        """Whether it is over."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is over."""
+
+    def result(self, timeout: float | None = None) -> Result:
+        """Wait for the result."""
+
+    def cancel(self, timeout: float = ...) -> bool:
+        """Stop it, and wait until it has stopped."""
+
+    def cancel_soon(self) -> None:
+        """Ask it to stop."""
+
+
+class Host(Protocol):
+    """What starts runs; `aiflow_kernel.host.Host` is one."""
+
+    def start(
+        self,
+        spec: GraphSpec,
+        value: Any,
+        *,
+        functions: Any = ...,
+        show: Callable[[Event], None] | None = ...,
+        to: str | None = ...,
+        beside: Any = ...,
+    ) -> Handle:
+        """Start a run of a checked graph."""
+
+    def handles(self) -> list[Handle]:
+        """The runs of this process, oldest first."""
+
+    def find(self, run_id: str) -> Handle | None:
+        """The run of that identifier."""
+
+
+class Reply:
+    """One answer: its text, who gave it, and its figures.
+
+    Attributes:
+        text: the answer, without what the model thought before.
+        reasoning: what the model thought, empty for models that don't show it.
+        result: the run's result with all figures.
+    """
+
+    def __init__(self, text: str, reasoning: str, result: Result) -> None:
+        self.text = text
+        self.reasoning = reasoning
+        self.result = result
+        self._shown = False
+
+    @property
+    def _answer(self) -> Answer:
+        return self.result.answers[0]
+
+    @property
+    def tier(self) -> str:
+        """Which tier answered."""
+        return self._answer.tier
+
+    @property
+    def model(self) -> str:
+        """Which model answered."""
+        return self._answer.model
+
+    @property
+    def ttft(self) -> float | None:
+        """Seconds until the provider's first delta."""
+        return self._answer.ttft
+
+    @property
+    def usage(self) -> Usage | None:
+        """Tokens as the provider counted them."""
+        return self._answer.usage
+
+    @property
+    def badge(self) -> str:
+        """Who answered and how fast, in one line."""
+        return self._answer.badge()
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        start = self.text if len(self.text) <= 60 else f"{self.text[:57]}..."
+        return f"<Reply {start!r} ({self.badge})>"
+
+    def _repr_markdown_(self) -> str:
+        return sanitise(self.text)
+
+    def shown(self) -> Reply:
+        """Note that the text stands under the cell already, so that its value is not displayed once more."""
+        self._shown = True
+        return self
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        if self._shown:
+            self._shown = False
+            return
+        display({"text/markdown": self._repr_markdown_(), "text/plain": plain(self.text)}, raw=True)
+
+
+class AnswerView:
+    """Streams an answer's text to an output, less often the longer it is: each update sends the whole text.
+
+    Args:
+        output: where it is shown; None to gather the text only.
+    """
+
+    def __init__(self, output: Output | None) -> None:
+        self._output = output
+        self._answer: list[str] = []
+        self._reasoning: list[str] = []
+        self._new = asyncio.Event()
+        self._note = ""
+
+    @property
+    def text(self) -> str:
+        """The answer so far."""
+        return "".join(self._answer)
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning so far."""
+        return "".join(self._reasoning)
+
+    def feed(self, event: Event) -> None:
+        """Take in one event; called on the host's loop."""
+        if isinstance(event.payload, str):
+            (self._reasoning if event.phase == "reasoning" else self._answer).append(event.payload)
+            self._new.set()
+
+    def end(self, note: str) -> None:
+        """Set the line below the text; shown with the last update."""
+        self._note = note
+
+    async def follow(self, run: Run) -> None:
+        """Show the text as it comes, until the run is over; then once more, with the badge."""
+        over = asyncio.ensure_future(_over(run))
+        try:
+            while not over.done():
+                new = asyncio.ensure_future(self._new.wait())
+                await asyncio.wait({over, new}, return_when=asyncio.FIRST_COMPLETED)
+                new.cancel()
+                if self._new.is_set() and not over.done():
+                    self._new.clear()
+                    size = self.show()
+                    pause = max(SHORTEST_PAUSE_S, size / MOST_BYTES_PER_S)
+                    await asyncio.wait({over}, timeout=pause)
+        finally:
+            over.cancel()
+        self._note = self._note or ending(run)
+        self.show()
+
+    def show(self) -> int:
+        """Show what there is; gives the size of what was sent, in bytes."""
+        if self._output is None:
+            return 0
+        bundle = self.bundle()
+        self._output.show(bundle)
+        return sum(len(value.encode()) for value in bundle.values())
+
+    def bundle(self) -> dict[str, str]:
+        """The text as Markdown and plain text, the reasoning as a quotation before it, the note after it."""
+        text, reasoning = self.text, self.reasoning.strip()
+        parts = [sanitise(text)] if text else []
+        if reasoning:
+            quoted = "\n".join(f"> {line}" for line in sanitise(reasoning).split("\n"))
+            parts.insert(0, f"> *Reasoning*\n>\n{quoted}")
+        flat = (f"[reasoning] {reasoning}\n\n" if reasoning else "") + text
+        if self._note:
+            parts.append(f"<small>{_escaped(self._note)}</small>")
+            flat += f"\n\n[{self._note}]\n"
+        return {"text/markdown": "\n\n".join(parts), "text/plain": plain(flat)}
+
+
+def ending(run: Run) -> str:
+    """The line below an answer: the badge, or how it broke off."""
+    badge = run.answers[0].badge() if run.answers else ""
+    if run.state == "done":
+        return badge
+    how = "cancelled" if run.state == "cancelled" else f"broken off: {cause_of(run.error).message}"
+    return f"{badge} · {how} · this is a part of the answer" if badge else how
+
+
+def cause_of(error: AiflowError | None) -> AiflowError:
+    """What a question failed of: in a graph of the kernel's own making the node's name says nothing."""
+    from aiflow_jupyter.errors import AiflowError
+
+    assert error is not None
+    return error.__cause__ if isinstance(error.__cause__, AiflowError) else error
+
+
+async def _over(run: Run) -> None:
+    from aiflow_jupyter.errors import AiflowError
+
+    try:
+        await run.wait()
+    except AiflowError:
+        pass  # the cell raises it; here it only says that the run is over
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace("*", "&#42;").replace("_", "&#95;").replace("`", "&#96;")
+
+
+def question(**arguments: Any) -> GraphSpec:
+    """The graph of a plain question; arguments as `generate` takes them."""
+    from aiflow_jupyter.graph.spec import EdgeSpec, GraphSpec, NodeSpec
+
+    args = {name: value for name, value in arguments.items() if value is not None}
+    nodes = {
+        "ask": NodeSpec(operator="generate", args=args),
+        "answer": NodeSpec(operator="sink", args={"display": True}),
+    }
+    spec = GraphSpec(name="question", nodes=nodes, edges=[EdgeSpec(source="ask", target="answer")])
+    require_checked(spec, {})
+    return spec
+
+
+def require_checked(spec: GraphSpec, functions: Any) -> None:
+    """Raise with every problem of a graph that is not from cell text."""
+    from aiflow_jupyter.graph.checks import require
+    from aiflow_jupyter.operators import SIGNATURES
+
+    require(spec, SIGNATURES, functions)
+
+
+def ask(host: Host, prompt: str, **arguments: Any) -> Reply:
+    """Ask and wait, showing nothing; see `aiflow_jupyter.ask`."""
+    view = AnswerView(None)
+    from aiflow_jupyter.errors import RunError
+
+    try:
+        result = finish(host.start(question(**arguments), prompt, show=view.feed))
+    except RunError as error:
+        raise cause_of(error) from None
+    return Reply(view.text, view.reasoning, result)
+
+
+def run_flow(host: Host, flow: Flow, value: Any, *, to: str | None = None) -> Result:
+    """Run a flow built in Python and wait; see `aiflow_jupyter.run`."""
+    spec = flow.spec
+    require_checked(spec, flow.functions)
+    return finish(host.start(spec, value, functions=flow.functions, to=to))
+
+
+def finish(handle: Handle) -> Result:
+    """Wait for a run in slices, so that an interrupt gets through; an interrupt stops the run."""
+    try:
+        while not handle.wait(0.1):
+            pass
+    except KeyboardInterrupt:
+        stopped = handle.cancel(2.0)
+        raise interrupted(handle, stopped=stopped) from None
+    return handle.result()
+
+
+class Interrupted(KeyboardInterrupt):
+    """A cell that was interrupted: one line instead of a traceback."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"KeyboardInterrupt: {self.message}"]
+
+
+# Front ends and nbclient know an interrupted cell by this name.
+Interrupted.__name__ = "KeyboardInterrupt"
+
+
+def interrupted(handle: Handle, *, stopped: bool) -> Interrupted:
+    """What an interrupted cell raises, naming code that can't be stopped."""
+    if not stopped:
+        return Interrupted(f"run {handle.name!r} was told to stop, but code on its event loop has not let go yet")
+    still = handle.run.still_running
+    left = f"; a thread can't be killed, and node {', '.join(map(repr, still))} still runs" if still else ""
+    return Interrupted(f"run {handle.name!r} was stopped{left}")

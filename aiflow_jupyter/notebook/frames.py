@@ -1,0 +1,141 @@
+"""The wire between kernel and live view, Python half; `js/widget/protocol.ts` is the other.
+
+A view is given the graph once, a snapshot when it says hello, and then frames with the nodes that changed. Frames are
+numbered; a view that misses one says hello again. `tests/data/frames.json` holds both halves to the same text.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+if TYPE_CHECKING:
+    from aiflow_jupyter.graph.picture import Gauge
+    from aiflow_jupyter.graph.spec import GraphSpec
+    from aiflow_jupyter.runtime.metrics import NodeStatus, RunStatus
+
+MIME = "application/vnd.aiflow.flow+json"
+RATE_WINDOW_S = 1.0
+
+NodeFrame = list[Any]
+"""`[state, depth, peak, processed, rate]`; rate in events per second, None where it can't be told."""
+
+
+class GraphNode(TypedDict):
+    """One node of the drawn graph; `queue` is its declared bound in events."""
+
+    id: str
+    operator: str
+    queue: int
+    workers: int
+
+
+GraphEdge = TypedDict("GraphEdge", {"from": str, "port": str | None, "to": str})
+
+
+class Graph(TypedDict):
+    """What is laid out once."""
+
+    name: str
+    nodes: list[GraphNode]
+    edges: list[GraphEdge]
+
+
+class Status(TypedDict):
+    """A run at one instant; `elapsed` in seconds, `message` the error's text or empty."""
+
+    seq: int
+    elapsed: float
+    run_id: str
+    run: str
+    message: str
+    nodes: dict[str, NodeFrame]
+
+
+class Frame(Status):
+    """A status as a message; a frame names only the nodes that changed."""
+
+    kind: Literal["frame", "snapshot"]
+
+
+def graph_of(spec: GraphSpec) -> Graph:
+    """The graph as the view draws it."""
+    return {
+        "name": spec.name,
+        "nodes": [
+            {"id": node, "operator": declared.operator, "queue": declared.policy.queue, "workers": declared.policy.workers}
+            for node, declared in spec.nodes.items()
+        ],
+        "edges": [{"from": edge.source, "port": edge.port, "to": edge.target} for edge in spec.edges],
+    }
+
+
+def ready(spec: GraphSpec) -> Status:
+    """The status of a graph that has not run."""
+    nodes: dict[str, NodeFrame] = {node: ["idle", 0, 0, 0, None] for node in spec.nodes}
+    return {"seq": 0, "elapsed": 0.0, "run_id": "", "run": "ready", "message": "", "nodes": nodes}
+
+
+class Frames:
+    """Turns a run's figures into snapshots and frames, and remembers what was sent last."""
+
+    def __init__(self) -> None:
+        self._seq = 0
+        self._sent: dict[str, NodeFrame] = {}
+        self._sent_run: tuple[str, int] = ("", 0)
+        self._history: dict[str, deque[tuple[float, int]]] = {}
+        self.latest: Status | None = None
+
+    def frame(self, status: RunStatus) -> Frame | None:
+        """What changed since the last frame, None if nothing did (the clock alone counts twice a second)."""
+        nodes = {node.node: self._node(node, status) for node in status.nodes}
+        changed = {name: values for name, values in nodes.items() if self._sent.get(name) != values}
+        run = (status.state, int(status.elapsed_s * 2))
+        if not changed and run == self._sent_run:
+            return None
+        self._seq += 1
+        self._sent, self._sent_run = nodes, run
+        self.latest = self._status(status, nodes)
+        return {"kind": "frame", **self._status(status, changed)}
+
+    def snapshot(self) -> Frame | None:
+        """Everything as last sent, None before the first frame."""
+        return None if self.latest is None else {"kind": "snapshot", **self.latest}
+
+    def _status(self, status: RunStatus, nodes: dict[str, NodeFrame]) -> Status:
+        return {
+            "seq": self._seq,
+            "elapsed": round(status.elapsed_s, 3),
+            "run_id": status.run_id,
+            "run": status.state,
+            "message": status.message,
+            "nodes": nodes,
+        }
+
+    def _node(self, node: NodeStatus, status: RunStatus) -> NodeFrame:
+        return [node.state, node.depth, node.peak, node.processed, self._rate(node, status)]
+
+    def _rate(self, node: NodeStatus, status: RunStatus) -> float | None:
+        """Events per second over the last second; once the run is over, over the whole run."""
+        count, now = max(node.processed, node.emitted), status.elapsed_s
+        if not count or not now:
+            return None
+        if status.state != "running":
+            return round(count / now, 1)
+        history = self._history.setdefault(node.node, deque([(0.0, 0)]))
+        while len(history) > 1 and history[0][0] < now - RATE_WINDOW_S:
+            history.popleft()
+        history.append((now, count))
+        since, before = history[0]
+        return round((count - before) / (now - since), 1) if now > since else None
+
+
+def gauges_of(status: Status, graph: Graph) -> dict[str, Gauge]:
+    """A status as gauges, for the static picture and the text."""
+    from aiflow_jupyter.graph.picture import Gauge
+
+    queues = {node["id"]: node["queue"] for node in graph["nodes"]}
+    return {
+        node: Gauge(state, depth, queues[node], peak, processed, rate)
+        for node, (state, depth, peak, processed, rate) in status["nodes"].items()
+    }

@@ -1,0 +1,51 @@
+"""`aiflow lab`: JupyterLab on the quickstart notebook."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from aiflow_jupyter.errors import CommandError
+
+NOTEBOOK = Path("examples", "quickstart.ipynb")
+_PACKAGE = Path(__file__).parents[1]
+
+
+def shipped() -> Path:
+    """The quickstart as it was installed: beside the package in a checkout, inside it in a wheel."""
+    for folder in (_PACKAGE, _PACKAGE.parent):
+        if (folder / NOTEBOOK).is_file():
+            return folder / NOTEBOOK
+    raise CommandError("the quickstart notebook is missing from this installation", code="AF811",
+                       hint="reinstall: pip install --force-reinstall aiflow-jupyter")  # fmt: skip
+
+
+def open_lab(arguments: Sequence[str]) -> int:
+    """Open JupyterLab on `examples/quickstart.ipynb` of the working directory, copied there if it is not.
+
+    Args:
+        arguments: further options for JupyterLab.
+
+    Returns:
+        JupyterLab's exit code.
+
+    Raises:
+        CommandError: JupyterLab is not installed, or the notebook can't be copied.
+    """
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise CommandError("JupyterLab is not installed here", code="AF811", hint="pip install jupyterlab")
+    if not NOTEBOOK.is_file():
+        try:
+            NOTEBOOK.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(shipped(), NOTEBOOK)
+        except OSError as error:
+            raise CommandError(f"{NOTEBOOK} can't be written: {error.strerror}", code="AF811",
+                               hint="change to a folder that you may write to") from error  # fmt: skip
+    # The kernelspec starts `python`: this interpreter's folder comes first, whether or not its environment is active.
+    environment = dict(os.environ, PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    return subprocess.call([sys.executable, "-m", "jupyterlab", str(NOTEBOOK), *arguments], env=environment)  # noqa: S603

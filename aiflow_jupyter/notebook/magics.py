@@ -1,0 +1,194 @@
+"""The magics: `%%aiflow` asks, defines graphs and runs them; `%aiflow` sees to runs.
+
+A cell is synchronous: it waits in slices while the host's loop works, so interrupts, `%%time` and nbclient all behave.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
+
+from aiflow_jupyter.errors import AiflowError, CommandError, RunError
+from aiflow_jupyter.notebook import options as cell_options
+
+if TYPE_CHECKING:
+    from aiflow_jupyter.graph.language import Parsed
+    from aiflow_jupyter.notebook.answer import Handle, Host
+    from aiflow_jupyter.runtime.run import Run
+
+
+@magics_class
+class AiflowMagics(Magics):  # type: ignore[misc]
+    """`%aiflow` and `%%aiflow`.
+
+    Args:
+        shell: the IPython shell.
+        host: what starts runs.
+    """
+
+    def __init__(self, shell: Any, host: Host) -> None:
+        super().__init__(shell)
+        self._host = host
+        self._graphs: dict[str, Parsed] = {}
+
+    @no_var_expand
+    @line_cell_magic
+    def aiflow(self, line: str, cell: str | None = None) -> Any:
+        """Ask a model, define a graph, or run one.
+
+            %%aiflow [--tier T] [--model M] [--system TEXT] [--temperature X] [--max-tokens N] [-o NAME] [-b] [--raw]
+            Why is the sky blue?
+
+            %%aiflow graph NAME
+            ask = generate()
+            out = sink(display=true)
+            ask -> out
+
+            %%aiflow run NAME [--to NODE] [-o NAME] [-b] [--raw]
+            what goes to the graph's input
+
+            %aiflow runs | cancel [ID] | graphs | help
+
+        In a body, {{name}} inserts the value of a variable; all other braces are text.
+        """
+        try:
+            if cell is None:
+                return self._line(line)
+            options = cell_options.parse_cell_line(line)
+            if options.command == "graph":
+                return self._define(options.name, cell)
+            body = cell.strip("\n") if options.raw else cell_options.insert(cell.strip("\n"), self._variables())
+            if not body.strip():
+                raise CommandError("the cell is empty", code="AF802",
+                                   hint="write the question into the lines below the first")  # fmt: skip
+            return self._run(options, body) if options.command == "run" else self._ask(options, body)
+        except AiflowError as error:
+            # The traceback through this package tells a user nothing; the cause stays for %debug.
+            raise error.with_traceback(None) from error.__cause__
+
+    # -- cells
+
+    def _define(self, name: str, text: str) -> None:
+        from aiflow_jupyter.graph.checks import require
+        from aiflow_jupyter.graph.language import parse
+        from aiflow_jupyter.notebook.live import show_graph
+        from aiflow_jupyter.operators import SIGNATURES
+
+        parsed = parse(text, name, SIGNATURES)
+        require(parsed.spec, SIGNATURES, self._functions(), parsed)
+        self._graphs[name] = parsed
+        show_graph(self.shell, parsed.spec)
+
+    def _run(self, options: argparse.Namespace, body: str) -> Any:
+        from aiflow_jupyter.graph.checks import require
+        from aiflow_jupyter.notebook.answer import AnswerView
+        from aiflow_jupyter.notebook.live import FlowView
+        from aiflow_jupyter.notebook.outputs import output_of
+        from aiflow_jupyter.operators import SIGNATURES
+
+        parsed = self._graph(options.name)
+        spec, functions = parsed.spec, self._functions()
+        require(spec, SIGNATURES, functions, parsed)
+        started: list[Handle] = []
+        flow_view = FlowView(self.shell, spec, lambda: [handle.cancel_soon() for handle in started] and None)
+        shows = any(node.args.get("display") for node in spec.nodes.values())
+        text_view = AnswerView(output_of(self.shell)) if shows else None
+
+        async def beside(run: Run) -> None:
+            import asyncio
+
+            await asyncio.gather(flow_view.follow(run), *([text_view.follow(run)] if text_view else []))
+
+        handle = self._host.start(spec, body, functions=functions, show=text_view.feed if text_view else None,
+                                  to=options.to, beside=beside)  # fmt: skip
+        started.append(handle)
+        return self._conclude(options, handle, lambda result: result)
+
+    def _ask(self, options: argparse.Namespace, body: str) -> Any:
+        from aiflow_jupyter.notebook.answer import AnswerView, Reply, cause_of, question
+        from aiflow_jupyter.notebook.outputs import output_of
+
+        spec = question(tier=options.tier, model=options.model, system=options.system, temperature=options.temperature,
+                        max_tokens=options.max_tokens, seed=options.seed)  # fmt: skip
+        view = AnswerView(output_of(self.shell))
+        handle = self._host.start(spec, body, show=view.feed, beside=view.follow)
+        try:
+            return self._conclude(options, handle, lambda result: Reply(view.text, view.reasoning, result).shown())
+        except RunError as error:
+            raise cause_of(error) from None
+
+    def _conclude(self, options: argparse.Namespace, handle: Handle, value: Callable[[Any], Any]) -> Any:
+        """Wait for the run, or leave it in the background; bind what `-o` names."""
+        from aiflow_jupyter.notebook.answer import finish
+
+        if options.background:
+            if options.out:
+                self.shell.user_ns[options.out] = handle
+            return handle
+        result = value(finish(handle))
+        if options.out:
+            self.shell.user_ns[options.out] = result
+        return result
+
+    # -- lines
+
+    def _line(self, line: str) -> None:
+        command, *words = cell_options.parse_line(line)
+        if command == "runs":
+            print(self._runs_text())  # noqa: T201
+        elif command == "cancel":
+            print(self._cancel(words))  # noqa: T201
+        elif command == "graphs":
+            print("\n".join(sorted(self._graphs)) or "no graph is defined yet")  # noqa: T201
+        else:
+            print(cell_options.usage())  # noqa: T201
+
+    def _runs_text(self) -> str:
+        rows = []
+        for handle in self._host.handles():
+            status = handle.status()
+            begun = time.strftime("%H:%M:%S", time.localtime(handle.begun))
+            rows.append(f"{handle.id}  {begun}  {status.state:<9}  {status.elapsed_s:6.1f} s  {handle.name}"
+                        f"{f'  {status.message}' if status.message and status.state == 'failed' else ''}")  # fmt: skip
+        return "\n".join(rows) or "no run yet"
+
+    def _cancel(self, words: list[str]) -> str:
+        live = [handle for handle in self._host.handles() if not handle.done()]
+        if words:
+            known = [h for h in self._host.handles() if words[0] in (h.id, h.name) or h.id.startswith(words[0])]
+            if not known:
+                raise CommandError(f"no run is called {words[0]!r}", code="AF804", hint="%aiflow runs lists them")
+            live = [handle for handle in known if not handle.done()]
+        if not live:
+            return "nothing to cancel: the run is over" if words else "nothing to cancel: no run is live"
+        handle = live[-1]
+        stopped = handle.cancel()
+        still = handle.run.still_running
+        if not stopped:
+            return f"{handle.id} {handle.name}: told to stop, but code on its event loop has not let go yet"
+        left = f"; still in a thread: {', '.join(still)}" if still else ""
+        return f"{handle.id} {handle.name}: cancelled{left}"
+
+    # -- what cells share
+
+    def _graph(self, name: str) -> Parsed:
+        from aiflow_jupyter.graph.language import nearest
+
+        if name not in self._graphs:
+            hint = nearest(name, self._graphs) if self._graphs else f"define it first: %%aiflow graph {name}"
+            raise CommandError(f"no graph is called {name!r}", code="AF805", hint=hint)
+        return self._graphs[name]
+
+    def _variables(self) -> Mapping[str, Any]:
+        """The user's variables, without what IPython itself puts there."""
+        hidden = self.shell.user_ns_hidden
+        space = self.shell.user_ns
+        return {name: value for name, value in space.items() if name not in hidden or hidden[name] is not value}
+
+    def _functions(self) -> dict[str, Callable[..., Any]]:
+        """The user's functions and other callables by name, as they are now."""
+        return {name: value for name, value in self._variables().items() if callable(value) and name.isidentifier()}

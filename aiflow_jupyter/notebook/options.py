@@ -1,0 +1,149 @@
+"""The first line of a cell: options only; the program stands in the body.
+
+    %%aiflow [ask] [--tier T] [-o NAME] [-b] ...       a question
+    %%aiflow graph NAME                                defines a graph
+    %%aiflow run NAME [--to NODE] [-o NAME] [-b]       sends the body through it
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from aiflow_jupyter.errors import CommandError
+
+TIERS = ("auto", "local", "hpc", "cloud")
+CELL_COMMANDS = ("ask", "graph", "run")
+LINE_COMMANDS = ("runs", "cancel", "graphs", "help")
+
+_INSERT = re.compile(r"\{\{([^\W\d]\w*)\}\}")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        hint = self.format_usage().strip()
+        unknown = re.search(r"unrecognized arguments: (\S+)", message)
+        if unknown:
+            word = unknown[1]
+            known = [option for action in self._actions for option in action.option_strings]
+            close = difflib.get_close_matches(word.split("=")[0], known, n=1)
+            message = f"unknown option {word!r}" if word.startswith("-") else f"unexpected word {word!r}"
+            hint = (f"did you mean {close[0]}?\n" if close else "") + hint
+            if not word.startswith("-"):
+                hint += "\nthe question itself goes into the lines below the first"
+        raise CommandError(message, code="AF801", hint=hint)
+
+
+def _parser(command: str) -> _Parser:
+    parser = _Parser(prog=f"%%aiflow{'' if command == 'ask' else f' {command}'}", add_help=False, allow_abbrev=False)
+    if command in ("graph", "run"):
+        parser.add_argument("name", metavar="NAME")
+    if command == "run":
+        parser.add_argument("--to", metavar="NODE", help="the input node, where the graph has several")
+    if command == "ask":
+        parser.add_argument("--tier", choices=TIERS, default="auto", help="who answers; a named tier is strict")
+        parser.add_argument("--model", help="the model's name")
+        parser.add_argument("--system", help="a system message before the question")
+        parser.add_argument("--temperature", type=float, help="0 for the likeliest token each time")
+        parser.add_argument("--max-tokens", type=int, help="the most tokens of the answer")
+        parser.add_argument("--seed", type=int, help="makes sampling repeatable")
+    if command in ("ask", "run"):
+        parser.add_argument("-o", "--out", metavar="NAME", help="bind the result to this variable")
+        parser.add_argument("-b", "--background", action="store_true", help="return at once; see %%aiflow runs")
+        parser.add_argument("--raw", action="store_true", help="leave {{name}} in the body as it is")
+    return parser
+
+
+def parse_cell_line(line: str) -> argparse.Namespace:
+    """Read the first line of a `%%aiflow` cell; `command` says which kind it is.
+
+    Raises:
+        CommandError: an unknown option or command, a missing name.
+    """
+    words = _split(line)
+    command = words.pop(0) if words and words[0] in CELL_COMMANDS else "ask"
+    if command == "ask" and words and not words[0].startswith("-"):
+        close = difflib.get_close_matches(words[0], CELL_COMMANDS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(CELL_COMMANDS)}; a question goes into the body"
+        raise CommandError(f"unknown command {words[0]!r}", code="AF801", hint=hint)
+    options = _parser(command).parse_args(words)
+    options.command = command
+    for name in ("out", "name"):
+        value = getattr(options, name, None)
+        if value is not None and not value.isidentifier():
+            raise CommandError(f"{value!r} is not a name", code="AF801", hint="a name is letters, digits and _")
+    if getattr(options, "temperature", None) is not None and not 0 <= options.temperature <= 10:
+        raise CommandError(f"--temperature is {options.temperature}, not between 0 and 10", code="AF801")
+    if getattr(options, "max_tokens", None) is not None and options.max_tokens < 1:
+        raise CommandError(f"--max-tokens is {options.max_tokens}; at least 1", code="AF801")
+    return options
+
+
+def parse_line(line: str) -> list[str]:
+    """Read a `%aiflow` line: a command and its words.
+
+    Raises:
+        CommandError: an unknown command.
+    """
+    words = _split(line) or ["help"]
+    if words[0] not in LINE_COMMANDS:
+        close = difflib.get_close_matches(words[0], LINE_COMMANDS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(LINE_COMMANDS)}"
+        raise CommandError(f"unknown command {words[0]!r}", code="AF801", hint=f"{hint}\na question needs a cell: %%aiflow")
+    return words
+
+
+def _split(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise CommandError(f"the first line can't be read: {error}", code="AF801", hint="close the quotes") from None
+
+
+def usage() -> str:
+    """Every command with its options."""
+    cells = "\n".join(_parser(command).format_help() for command in CELL_COMMANDS)
+    lines = (
+        "%aiflow runs             the runs of this kernel\n"
+        "%aiflow cancel [ID]      stop a run; without ID, the newest that runs\n"
+        "%aiflow graphs           the graphs that were defined\n"
+        "%aiflow help             this text\n"
+    )
+    return f"{cells}\n{lines}\nIn a body, {{{{name}}}} inserts the value of a variable; other braces are text.\n"
+
+
+def insert(body: str, variables: Mapping[str, Any]) -> str:
+    """Put variables into a body: `{{name}}` becomes the value of `name`, all other braces stay.
+
+    Raises:
+        CommandError: no variable has that name.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in variables:
+            close = difflib.get_close_matches(name, [n for n in variables if not n.startswith("_")], n=1)
+            hint = f"did you mean {{{{{close[0]}}}}}?\n" if close else ""
+            raise CommandError(f"the cell has {{{{{name}}}}}, but no variable is called {name!r}", code="AF803",
+                               hint=f"{hint}--raw leaves braces as they are")  # fmt: skip
+        return as_text(variables[name])
+
+    return _INSERT.sub(value, body)
+
+
+def as_text(value: Any) -> str:
+    """A variable as a prompt shows it: text as it is, a table as its rows, anything else as Python prints it."""
+    if isinstance(value, str):
+        return value
+    to_string = getattr(value, "to_string", None)  # a pandas DataFrame or Series, whose str() leaves rows out
+    if callable(to_string):
+        return str(to_string())
+    if isinstance(value, (list, tuple)) and value and all(isinstance(row, Mapping) for row in value):
+        columns = list(dict.fromkeys(key for row in value for key in row))
+        rows = [[str(row.get(column, "")) for column in columns] for row in value]
+        return "\n".join(" | ".join(row) for row in [list(map(str, columns)), *rows])
+    return str(value)

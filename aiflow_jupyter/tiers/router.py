@@ -1,0 +1,70 @@
+"""The router: a request for a tier goes to that tier's provider.
+
+So far one tier can answer, the local one; `auto` takes it. A named tier is strict: what asks for `hpc` or `cloud` is
+told that it is not configured and is never sent elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Protocol
+
+from aiflow_jupyter.errors import ConfigError
+from aiflow_jupyter.events import Event
+from aiflow_jupyter.runtime.source import Request, Source
+
+
+class Provider(Source, Protocol):
+    """A source that holds something open."""
+
+    async def aclose(self) -> None:
+        """Let go of connections and processes."""
+
+
+class Router:
+    """Chooses who answers.
+
+    Args:
+        tiers: the provider of each tier that is configured; `local` stands first in `auto`'s order.
+    """
+
+    def __init__(self, tiers: Mapping[str, Provider]) -> None:
+        self._tiers = dict(tiers)
+
+    def choose(self, tier: str) -> str:
+        """The tier that answers a request for `tier`.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if tier == "auto":
+            chosen = next((name for name in ("local", "hpc", "cloud") if name in self._tiers), None)
+            if chosen is None:
+                raise ConfigError("no tier is configured", code="AF722")
+            return chosen
+        if tier not in self._tiers:
+            raise ConfigError(f"tier {tier!r} is not configured", code="AF722",
+                              hint=f"configured: {', '.join(self._tiers) or 'none'}")  # fmt: skip
+        return tier
+
+    async def stream(self, request: Request) -> AsyncIterator[Event]:
+        """Answer `request` with its tier's provider; see `runtime.source.Source`."""
+        tier = self.choose(request.tier)
+        events = self._tiers[tier].stream(replace(request, tier=tier))
+        async with aclosing(events):  # type: ignore[type-var]
+            async for event in events:
+                yield event
+
+    async def aclose(self) -> None:
+        """Close every provider."""
+        for provider in self._tiers.values():
+            await provider.aclose()
+
+
+def default_router() -> Router:
+    """The router of a kernel or a command with no configuration: the embedded model is the local tier."""
+    from aiflow_jupyter.providers.embedded import EmbeddedModel  # noqa: PLC0415 - loads httpx only when first asked
+
+    return Router({"local": EmbeddedModel()})
