@@ -17,10 +17,10 @@ export interface Canvas {
   update(status: (id: string) => NodeStatus): void;
 }
 
-function drawEdge({ path, tip, angle }: PlacedEdge): SVGElement {
+function drawEdge({ path, tip, angle, back }: PlacedEdge): SVGElement {
   return svg(
     "g",
-    { class: "aiflow-edge" },
+    { class: back ? "aiflow-edge aiflow-back" : "aiflow-edge" },
     svg("path", { d: path }),
     svg("polygon", {
       points: "0,0 -7,-3.5 -7,3.5",

@@ -4,7 +4,7 @@
  * Built once; `update` changes attributes and text only. Every sign is doubled: the state has a
  * word, a shape and a colour; the gauge has a length, a number, a pattern and a colour.
  */
-import { element, setAttribute, setText } from "./dom";
+import { element, setAttribute, setStyle, setText } from "./dom";
 import { CARD, type Point } from "./layout";
 import type { GraphNode, NodeStatus } from "./protocol";
 import { band, nodeLabel, rateText, shownDepth } from "./words";
@@ -12,6 +12,10 @@ import { band, nodeLabel, rateText, shownDepth } from "./words";
 export interface Card {
   root: HTMLElement;
   update(status: NodeStatus): void;
+}
+
+function row(...parts: Node[]): HTMLElement {
+  return element("div", { class: "aiflow-row" }, ...parts);
 }
 
 export function createCard(node: GraphNode, centre: Point): Card {
@@ -35,18 +39,16 @@ export function createCard(node: GraphNode, centre: Point): Card {
   const root = element(
     "div",
     { class: "aiflow-node", role: "group", tabindex: "-1", "data-node": node.id },
-    element("span", { class: "aiflow-name", title: node.id }, node.id),
-    rate,
-    element("span", { class: "aiflow-operator", title: node.operator }, node.operator),
-    state,
-    element("span", { class: "aiflow-queue" }, meter, depth),
+    row(element("span", { class: "aiflow-name", title: node.id }, node.id), rate),
+    row(element("span", { class: "aiflow-operator", title: node.operator }, node.operator), state),
+    row(meter, depth),
   );
   root.style.left = `${centre.x - CARD.width / 2}px`;
   root.style.top = `${centre.y - CARD.height / 2}px`;
   root.style.width = `${CARD.width}px`;
   root.style.height = `${CARD.height}px`;
 
-  const share = (value: number): string => `${(100 * Math.min(value, node.queue)) / node.queue}%`;
+  const share = (value: number): number => (100 * Math.min(value, node.queue)) / node.queue;
   return {
     root,
     update(status) {
@@ -61,10 +63,10 @@ export function createCard(node: GraphNode, centre: Point): Card {
       setAttribute(meter, "aria-valuetext", `${shown} of ${node.queue}`);
       setAttribute(meter, "data-peak", String(status.peak));
       setAttribute(meter, "data-band", band(shown, node.queue));
-      setAttribute(meter, "title", `queue ${shown} of ${node.queue}, peak ${status.peak}`);
-      if (fill.style.width !== share(shown)) fill.style.width = share(shown);
+      // Clipping and moving cost no layout, and a clipped pattern is not squeezed.
+      setStyle(fill, "clip-path", `inset(0 ${100 - share(shown)}% 0 0)`);
+      setStyle(peak, "left", `${share(status.peak)}%`);
       peak.hidden = status.peak === 0;
-      if (peak.style.left !== share(status.peak)) peak.style.left = share(status.peak);
     },
   };
 }

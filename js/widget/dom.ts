@@ -31,6 +31,10 @@ export function setAttribute(target: Element, name: string, value: string): void
   if (target.getAttribute(name) !== value) target.setAttribute(name, value);
 }
 
+export function setStyle(target: HTMLElement, name: string, value: string): void {
+  if (target.style.getPropertyValue(name) !== value) target.style.setProperty(name, value);
+}
+
 export function setText(target: Element, value: string): void {
   if (target.textContent !== value) target.textContent = value;
 }

@@ -61,6 +61,18 @@ test("edges between the same two nodes do not cover each other", () => {
   expect(x?.path).not.toBe(y?.path);
 });
 
+test("siblings stand in the order they were declared in", () => {
+  const { nodes } = layout(graphOf(["a", "first", "second", "third"], ["a->first", "a->second", "a->third"]));
+  const heights = ["first", "second", "third"].map((id) => nodes.get(id)?.y as number);
+  expect(heights).toEqual([...heights].sort((a, b) => a - b));
+});
+
+test("an edge that leads back is marked and enters beside the one that leads on", () => {
+  const [on, back] = layout(graphOf(["a", "b"], ["a->b", "b->a"])).edges;
+  expect([on?.back, back?.back]).toEqual([false, true]);
+  expect(Math.abs((on?.tip.y ?? 0) - (back?.tip.y ?? 0))).toBeGreaterThan(5);
+});
+
 test("a long port name is shortened", () => {
   const graph = graphOf(["a", "b"], [`a.${"x".repeat(300)}->b`]);
   expect(layout(graph).edges[0]?.label).toBe(`${"x".repeat(17)}…`);

@@ -13,6 +13,7 @@ const LABEL_HEIGHT = 16;
 const LABEL_CHARACTERS = 18;
 /** Room before a label for the edge to bend in: under the words it runs level. */
 const LABEL_LEAD = 22;
+const BACK_OFFSET = 18;
 const KEPT = 16;
 
 export interface Point {
@@ -23,6 +24,8 @@ export interface Point {
 export interface PlacedEdge {
   from: string;
   to: string;
+  /** Whether it leads back, closing a cycle. */
+  back: boolean;
   /** The port's name, shortened to fit its place. */
   label: string;
   /** The middle of the label's left end. */
@@ -78,50 +81,68 @@ function place(graph: Graph): Layout {
   });
   dagre(drawn);
 
-  const nodes = new Map<string, Point>();
-  for (const node of graph.nodes) {
+  const { width = 0, height = 0 } = drawn.graph() as { width?: number; height?: number };
+  const centres = graph.nodes.map((node): Point => {
     const { x, y } = drawn.node(at(node.id)) as Point;
-    nodes.set(node.id, { x, y });
-  }
+    return { x, y };
+  });
+  const mirrored = isUpsideDown(centres);
+  const upright = ({ x, y }: Point): Point => ({ x, y: mirrored ? height - y : y });
+  const nodes = new Map(graph.nodes.map((node, i) => [node.id, upright(centres[i] as Point)]));
   const edges = graph.edges.map((edge, i): PlacedEdge => {
-    const found = drawn.edge(at(edge.from), at(edge.to), String(i)) as { points: Point[] } & Partial<Point>;
+    const found = drawn.edge(at(edge.from), at(edge.to), String(i)) as { points: Point[] };
+    const through = found.points.map(upright);
     const [from, to] = [nodes.get(edge.from) as Point, nodes.get(edge.to) as Point];
     const label = shorten(edge.port);
-    const middle = found.points[Math.floor(found.points.length / 2)] as Point;
-    const bend = {
-      x: (found.x ?? middle.x) - (label ? labelWidth(label) / 2 - LABEL_LEAD : 0),
-      y: found.y ?? middle.y,
-    };
+    const middle = Math.floor(through.length / 2);
+    const labelAt = through[middle] as Point;
+    if (label) labelAt.x -= labelWidth(label) / 2 - LABEL_LEAD;
     const loop = edge.from === edge.to;
-    const points = loop
-      ? found.points
-      : anchor(
-          found.points.map((through) => (label && through === middle ? bend : through)),
-          from,
-          to,
-        );
+    const points = loop ? through : anchor(through, from, to);
     const [before, tip] = points.slice(-2) as [Point, Point];
-    const level = tip.x < before.x ? 180 : 0;
+    const back = to.x <= from.x;
     return {
       from: edge.from,
       to: edge.to,
+      back,
       label,
-      labelAt: bend,
+      labelAt,
       path: loop ? polyline(points) : curve(points),
       tip,
-      angle: loop ? (Math.atan2(tip.y - before.y, tip.x - before.x) * 180) / Math.PI : level,
+      angle: loop ? (Math.atan2(tip.y - before.y, tip.x - before.x) * 180) / Math.PI : back ? 180 : 0,
     };
   });
-  const { width = 0, height = 0 } = drawn.graph() as { width?: number; height?: number };
   const finite = (value: number): number => (Number.isFinite(value) ? Math.ceil(value) : 0);
   return { width: finite(width), height: finite(height), nodes, edges };
 }
 
-/** Let an edge leave and enter at the middle of the facing sides, so that many edges read as one port. */
-function anchor(points: Point[], from: Point, to: Point): Point[] {
-  const way = to.x > from.x ? 1 : -1;
-  const half = (way * CARD.width) / 2;
-  return [{ x: from.x + half, y: from.y }, ...points.slice(1, -1), { x: to.x - half, y: to.y }];
+/**
+ * Let an edge leave and enter at the middle of the facing sides, so that many edges read as one
+ * port; an edge that leads back keeps beside that, on the side it comes from.
+ */
+function anchor(through: Point[], from: Point, to: Point): Point[] {
+  const back = to.x <= from.x;
+  const half = ((back ? -1 : 1) * CARD.width) / 2;
+  const inner = through.slice(1, -1);
+  const beside = (end: Point, next: Point | undefined): number =>
+    back ? Math.sign((next?.y ?? end.y) - end.y) * BACK_OFFSET : 0;
+  return [
+    { x: from.x + half, y: from.y + beside(from, inner[0]) },
+    ...inner,
+    { x: to.x - half, y: to.y + beside(to, inner.at(-1)) },
+  ];
+}
+
+/**
+ * dagre is free to put the first of two siblings above or below the second. Of a drawing and its
+ * mirror image, take the one that follows the order in which the nodes were declared.
+ */
+function isUpsideDown(centres: Point[]): boolean {
+  let order = 0;
+  centres.forEach((a, i) => {
+    for (const b of centres.slice(i + 1)) if (Math.abs(a.x - b.x) < 1) order += Math.sign(b.y - a.y);
+  });
+  return order < 0;
 }
 
 const number = (value: number): string => value.toFixed(1);

@@ -115,7 +115,9 @@ describe("a node", () => {
       ]),
     ).toEqual(["queue of ask", "0", "3", "8", "3 of 8", "5"]);
     expect(card("ask").dataset.peak).toBe("5");
-    expect((meter("ask").querySelector(".aiflow-fill") as HTMLElement).style.width).toBe("37.5%");
+    expect((meter("ask").querySelector(".aiflow-fill") as HTMLElement).style.clipPath).toBe(
+      "inset(0 62.5% 0 0)",
+    );
     expect((meter("ask").querySelector(".aiflow-peak") as HTMLElement).style.left).toBe("62.5%");
   });
 
@@ -125,7 +127,9 @@ describe("a node", () => {
     expect(meter("ask").getAttribute("aria-valuenow")).toBe("8");
     expect(meter("ask").getAttribute("aria-valuetext")).toBe("8 of 8");
     expect(card("ask").querySelector(".aiflow-depth")?.textContent).toBe("8/8");
-    expect((meter("ask").querySelector(".aiflow-fill") as HTMLElement).style.width).toBe("100%");
+    expect((meter("ask").querySelector(".aiflow-fill") as HTMLElement).style.clipPath).toBe(
+      "inset(0 0% 0 0)",
+    );
     expect((meter("ask").querySelector(".aiflow-peak") as HTMLElement).style.left).toBe("100%");
     expect(card("ask").dataset.peak).toBe("99");
     expect(meter("ask").dataset.peak).toBe("99");
