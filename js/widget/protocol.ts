@@ -77,7 +77,8 @@ export class ProtocolError extends Error {
   override name = "ProtocolError";
 
   constructor(where: string, expected: string, value: unknown) {
-    super(`${where}: expected ${expected}, got ${value === null ? "null" : typeof value}`);
+    const got = typeof value === "object" && value !== null ? "an object" : String(JSON.stringify(value));
+    super(`${where}: expected ${expected}, got ${got.slice(0, 60)}`);
   }
 }
 
