@@ -73,8 +73,11 @@ def test_the_sdist_holds_what_the_wheel_is_built_from(sdist):
     assert [path for path in paths if NEVER_SHIPPED & set(path.parts)] == []
 
 
-def test_the_command_tells_the_version_that_the_javascript_has(installed):
-    version = json.loads((CHECKOUT / "js" / "package.json").read_text("utf-8"))["version"]
+def test_the_command_and_both_parts_of_the_javascript_have_one_version(installed):
+    version, lab_version = (
+        json.loads((CHECKOUT / folder / "package.json").read_text("utf-8"))["version"] for folder in ("js", "js/lab")
+    )
+    assert lab_version == version
     assert version in installed.script("aiflow", "--version").split()
 
 
