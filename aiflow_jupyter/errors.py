@@ -55,6 +55,7 @@ class GraphError(AiflowError):
         )
 
     def lines(self) -> list[str]:
+        """Every problem, as lines of plain text."""
         if len(self.problems) == 1:
             return self.problems[0].lines()
         rows = super().lines()

@@ -1,0 +1,1 @@
+"""What runs a graph: guardians, the scheduler they share, the run, and its figures."""

@@ -5,8 +5,8 @@ down a chain of them as plain calls, and the queue holds events only while the n
 `WorkerGuardian` runs coroutines, streams of a provider, or functions in threads, with up to `workers` at once.
 
     push(event)                 admitted?
-        |          queue full     no  -> block: False, the sender parks    drop_*: one event is discarded
-        |                                error: the run fails
+        |          queue full     no  -> block: False, the sender parks   drop_*: one event is discarded
+        |                                error: the event is a failure
         v         worker free                     receiver took it
       IDLE  ---------------------->  RUNNING  --------------------------->  IDLE
         ^                               |                                     ^
@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Protocol
 
@@ -404,12 +404,15 @@ class InlineGuardian(Guardian):
         self._blocked_at = 0
 
     def active(self) -> int:
+        """One from the first event until the queue is empty."""
         return 1 if self.busy else 0
 
     def blocked(self) -> bool:
+        """Whether the last output waits for a receiver."""
         return self.pending > 0
 
     def push(self, event: Event, now: int) -> bool:
+        """Serve an event at once where the node is idle, else queue it."""
         if self.closed:
             return True
         if self.busy or self.cut or self.queue or now >= self.scheduler.slice_end:
@@ -429,6 +432,7 @@ class InlineGuardian(Guardian):
         return True
 
     def signal(self, event: Event) -> None:
+        """Let a control event act at once where the node is idle, else queue it."""
         if self.closed:
             return
         if self.busy or self.queue or self.cut:
@@ -444,6 +448,7 @@ class InlineGuardian(Guardian):
             self._drain()
 
     def close(self) -> None:
+        """Stop, and let go of the outputs that are left."""
         super().close()
         self._rest = None
 
@@ -461,6 +466,7 @@ class InlineGuardian(Guardian):
             self._drain()
 
     def resume(self) -> None:
+        """Go on from the ready list, not from the stack of the receiver."""
         self.scheduler.ready.append(self)
 
     def _serve(self, event: Event, start: int) -> None:
@@ -635,15 +641,19 @@ class WorkerGuardian(Guardian):
         self._blocked = 0
 
     def active(self) -> int:
+        """Events that a worker has taken and not yet settled."""
         return self._in_service
 
     def held(self) -> int:
+        """Finished results without a worker."""
         return len(self._held)
 
     def blocked(self) -> bool:
+        """Whether any worker waits for a receiver."""
         return self._blocked > 0
 
     def push(self, event: Event, now: int) -> bool:
+        """Queue an event, and see that a worker looks at it."""
         if self.closed:
             return True
         if not self._admit(event, now):
@@ -653,6 +663,7 @@ class WorkerGuardian(Guardian):
         return True
 
     def signal(self, event: Event) -> None:
+        """Queue a control event, and see that a worker looks at it."""
         if self.closed:
             return
         self.queue.append((event, _CONTROL_STAMP))
@@ -661,12 +672,14 @@ class WorkerGuardian(Guardian):
             self._wake()
 
     def close(self) -> None:
+        """Stop, and cancel the workers."""
         super().close()
         self._held.clear()
         for task in self._tasks:
             task.cancel()
 
     async def wait_closed(self) -> None:
+        """Wait for the workers, then release what the node holds open."""
         while self._tasks:
             await asyncio.wait(self._tasks)
         await super().wait_closed()
@@ -803,7 +816,7 @@ class WorkerGuardian(Guardian):
         await self._release(worker)
 
     async def _settle(self, ticket: int, results: list[Event], worker: _Worker) -> None:
-        """Emit the results of a ticket when it is their turn; until then they wait, if they may without their worker."""
+        """Emit a ticket's results when it is their turn; until then they wait, if they may without their worker."""
         if self._ordered and ticket != self._head:
             if len(self._held) < self._reorder:
                 self._held[ticket] = results

@@ -36,7 +36,11 @@ class Answer:
             if not self.first:
                 self.first = event.time
                 meta = event.meta
-                self.tier, self.model, self.provider = meta.get("tier", ""), meta.get("model", ""), meta.get("provider", "")
+                self.tier, self.model, self.provider = (
+                    meta.get("tier", ""),
+                    meta.get("model", ""),
+                    meta.get("provider", ""),
+                )
             self.last = event.time
             self.pieces += 1
         elif event.kind == "finish":

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,8 +120,10 @@ class Run:
             node: Binding(node, functions or {}, source, scheduler.clock, self.answers, self.variables, show)
             for node in spec.nodes
         }
-        behaviours = {node: _bind(spec.nodes[node].operator, spec.nodes[node].args, operators, bindings[node])
-                      for node in spec.nodes}  # fmt: skip
+        behaviours = {
+            node: _bind(spec.nodes[node].operator, spec.nodes[node].args, operators, bindings[node])
+            for node in spec.nodes
+        }
         self.guardians = self._build(behaviours)
         self._open = len(self.guardians)
 
@@ -172,9 +174,13 @@ class Run:
         """
         inputs = self.spec.inputs()
         if to is None and len(inputs) > 1:
-            raise CommandError(f"the graph has several inputs: {', '.join(inputs)}", code="AF806", hint="say which: --to NODE")
+            raise CommandError(
+                f"the graph has several inputs: {', '.join(inputs)}", code="AF806", hint="say which: --to NODE"
+            )
         if to is not None and to not in inputs:
-            raise CommandError(f"{to!r} is no input of the graph", code="AF806", hint=f"its inputs: {', '.join(inputs)}")
+            raise CommandError(
+                f"{to!r} is no input of the graph", code="AF806", hint=f"its inputs: {', '.join(inputs)}"
+            )
         self.state = "running"
         self._started = self._scheduler.clock()
         await self.offer(to or inputs[0], value)
@@ -271,7 +277,9 @@ class Run:
             return
         self._failed_node = guardian.node
         if isinstance(error, AiflowError):
-            cause = RunError(f"node {guardian.node!r}: {error.message}", code=error.code, hint=error.hint)
+            named = f"node {guardian.node!r}"
+            said = error.message if error.message.startswith(named) else f"{named}: {error.message}"
+            cause = RunError(said, code=error.code, hint=error.hint)
         else:
             cause = RunError(
                 f"node {guardian.node!r} failed on event {event.sequence}: {type(error).__name__}: {str(error)[:500]}",
@@ -322,7 +330,7 @@ def _bind(operator: str, args: Mapping[str, Any], operators: Mapping[str, Operat
     raise ConfigError(f"node {binding.node!r}: no operator or function is called {operator!r}", code="AF201")
 
 
-def _cuts(spec: GraphSpec, inline: Set[str]) -> set[str]:
+def _cuts(spec: GraphSpec, inline: Collection[str]) -> set[str]:
     """The inline nodes that always queue, so that no way through the graph is a call of over `CUT_EVERY` nodes."""
     incoming = Counter(edge.target for edge in spec.edges)
     after: dict[str, list[str]] = {node: [] for node in spec.nodes}

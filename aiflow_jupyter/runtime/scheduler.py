@@ -45,8 +45,19 @@ class Scheduler:
         clock: monotonic nanoseconds; pass a virtual one in tests.
     """
 
-    __slots__ = ("_armed", "_breath_at", "_running", "_used", "clock", "current", "loop", "owner", "ready", "slice_end",
-                 "slice_ns")  # fmt: skip
+    __slots__ = (
+        "_armed",
+        "_breath_at",
+        "_running",
+        "_used",
+        "clock",
+        "current",
+        "loop",
+        "owner",
+        "ready",
+        "slice_end",
+        "slice_ns",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self.loop = loop
