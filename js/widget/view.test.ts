@@ -379,7 +379,7 @@ describe("drawing", () => {
     expect([...root.querySelectorAll("*")]).toEqual(before);
   });
 
-  test("stops off screen and catches up when it comes back", () => {
+  test("waits off screen and catches up at once when it comes back", () => {
     const { card, frame } = mounted();
     scroll(false);
     frame(1, {}, { ask: nodeStatus({ depth: 6 }) });
@@ -389,7 +389,7 @@ describe("drawing", () => {
     expect(card("ask").querySelector(".aiflow-depth")?.textContent).toBe("6/8");
   });
 
-  test("stops while the page is hidden", () => {
+  test("asks for no frame while the page is hidden", () => {
     const { card, frame } = mounted();
     const hidden = vi.spyOn(document, "hidden", "get").mockReturnValue(true);
     frame(1, {}, { ask: nodeStatus({ depth: 6 }) });
@@ -400,10 +400,14 @@ describe("drawing", () => {
     expect(card("ask").querySelector(".aiflow-depth")?.textContent).toBe("6/8");
   });
 
-  test("shows the end of a run even off screen", () => {
-    const { root, frame } = mounted();
+  test("goes on slowly off screen, so that what is read there is true", () => {
+    const { root, card, frame } = mounted();
     scroll(false);
-    frame(1, { run: "done" });
+    frame(1, {}, { ask: nodeStatus({ depth: 6 }) });
+    vi.advanceTimersByTime(300);
+    expect(card("ask").querySelector(".aiflow-depth")?.textContent).toBe("6/8");
+    frame(2, { run: "done" });
+    vi.advanceTimersByTime(300);
     expect(root.dataset.runState).toBe("done");
   });
 

@@ -1,19 +1,20 @@
 /**
  * One view of a flow: header, drawing or table, message, and a line for the screen reader.
  *
- * The store says that something changed; the view draws at most once per animation frame, and not
- * at all while the page is hidden or the view is off screen. The end of a run is drawn even off
- * screen, so that what a search, a print or a test reads is true. Everything ends with `signal`.
+ * The store says that something changed; the view draws at most once per animation frame, and four
+ * times a second while the page is hidden or the view is off screen, so that what a screen reader,
+ * a search or a test reads there is true as well. Everything ends with `signal`.
  */
 import { createCancel } from "./cancel";
 import { type Canvas, createCanvas } from "./canvas";
 import { element, setAttribute, setText } from "./dom";
 import type { Graph } from "./protocol";
-import { type FlowStore, isFinal } from "./store";
+import type { FlowStore } from "./store";
 import { createTable, type Table } from "./table";
 import { elapsedText, summary } from "./words";
 
 const ANNOUNCE_EVERY_MS = 1000;
+const UNSEEN_EVERY_MS = 250;
 
 export interface ViewOptions {
   /** Ends the view: listeners, timers, frames and DOM. */
@@ -105,19 +106,29 @@ export function mountView(parent: HTMLElement, store: FlowStore, { signal, sendC
   };
 
   let frame = 0;
+  let timer: ReturnType<typeof setTimeout> | undefined;
   let onScreen = true;
   let pending = false;
+  const redraw = (): void => {
+    cancelAnimationFrame(frame);
+    clearTimeout(timer);
+    frame = 0;
+    timer = undefined;
+    pending = false;
+    draw();
+  };
   const schedule = (): void => {
     pending = true;
-    const ended = isFinal(store.run) && root.getAttribute("data-run-state") !== store.run;
-    if (frame !== 0 || document.hidden || !(onScreen || ended)) return;
-    frame = requestAnimationFrame(() => {
-      frame = 0;
-      pending = false;
-      draw();
-    });
+    if (frame !== 0) return;
+    if (onScreen && !document.hidden) frame = requestAnimationFrame(redraw);
+    else timer ??= setTimeout(redraw, UNSEEN_EVERY_MS);
   };
   const resume = (): void => {
+    // A frame that was asked for before the page was hidden comes only when it is seen again.
+    if (document.hidden) {
+      cancelAnimationFrame(frame);
+      frame = 0;
+    }
     if (pending) schedule();
   };
 
@@ -143,6 +154,7 @@ export function mountView(parent: HTMLElement, store: FlowStore, { signal, sendC
     "abort",
     () => {
       cancelAnimationFrame(frame);
+      clearTimeout(timer);
       clearTimeout(quiet);
       body?.end.abort();
       root.remove();
