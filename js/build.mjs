@@ -5,10 +5,11 @@
  * widget state stores it again: past the limit the build fails rather than grows in silence.
  */
 import { statSync } from "node:fs";
+import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
 const LIMIT = 100 * 1024;
-const outdir = new URL("../aiflow_jupyter/static/", import.meta.url).pathname;
+const outdir = fileURLToPath(new URL("../aiflow_jupyter/static/", import.meta.url));
 
 await build({
   entryPoints: { widget: "widget/index.ts" },

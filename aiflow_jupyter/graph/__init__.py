@@ -1,0 +1,1 @@
+"""What a flow is: policy, spec, cell language, builder, signatures and checks."""

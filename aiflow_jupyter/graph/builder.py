@@ -1,12 +1,12 @@
 """Graphs in Python: nodes are added by name and joined with `>>`; the result is the same spec as from cell text.
 
-    flow = Flow("support")
-    ask = flow.add("ask", generate())
-    lane = flow.add("lane", route(by="phase"))
-    parts = flow.add("parts", segment(by="sentence"), queue=16)
-    speech = flow.add("speech", sink(function=speak))
-    ask >> lane
-    lane["answer"] >> parts >> speech
+flow = Flow("support")
+ask = flow.add("ask", generate())
+lane = flow.add("lane", route(by="phase"))
+parts = flow.add("parts", segment(by="sentence"), queue=16)
+speech = flow.add("speech", sink(function=speak))
+ask >> lane
+lane["answer"] >> parts >> speech
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Port:
     node: Node
     name: str | None
 
-    def __rshift__(self, other: Node | Sequence[Node]) -> Node | Sequence[Node]:
+    def __rshift__(self, other: Node | Sequence[Node]) -> Any:
         return self.node.flow.join(self, other)
 
 
@@ -108,7 +108,9 @@ class Flow:
             GraphError: the name is taken, or a policy key or value does not exist.
         """
         if name in self._nodes:
-            raise GraphError([GraphProblem(f"node {name!r} is defined twice", code="AF202", hint="give it another name")])
+            raise GraphError(
+                [GraphProblem(f"node {name!r} is defined twice", code="AF202", hint="give it another name")]
+            )
         if not isinstance(operator, OperatorCall):
             function = operator
             operator = OperatorCall(_name(function), {}, {_name(function): function})
@@ -123,8 +125,15 @@ class Flow:
             ) from None
         for key, value in operator.functions.items():
             if self.functions.setdefault(key, value) is not value:
-                raise GraphError([GraphProblem(f"node {name!r}: two different functions are called {key!r}", code="AF205",
-                                               hint="give one of them another name")])  # fmt: skip
+                raise GraphError(
+                    [
+                        GraphProblem(
+                            f"node {name!r}: two different functions are called {key!r}",
+                            code="AF205",
+                            hint="give one of them another name",
+                        )
+                    ]
+                )
         try:
             self._nodes[name] = NodeSpec(operator=operator.operator, args=dict(operator.args), policy=checked)
         except ValidationError as error:
@@ -133,15 +142,18 @@ class Flow:
 
     def __getitem__(self, name: str) -> Node:
         if name not in self._nodes:
-            raise GraphError([GraphProblem(f"no node is called {name!r}", code="AF206", hint=nearest(name, self._nodes))])
+            raise GraphError(
+                [GraphProblem(f"no node is called {name!r}", code="AF206", hint=nearest(name, self._nodes))]
+            )
         return Node(self, name)
 
     def join(self, source: Port, other: Node | Sequence[Node]) -> Any:
         """Add the edges of `source >> other`."""
         for node in [other] if isinstance(other, Node) else other:
             if node.flow is not self or source.node.flow is not self:
-                raise GraphError([GraphProblem(f"{source.node.name!r} and {node.name!r} belong to different flows",
-                                               code="AF206")])  # fmt: skip
+                raise GraphError(
+                    [GraphProblem(f"{source.node.name!r} and {node.name!r} belong to different flows", code="AF206")]
+                )
             self._edges.append(EdgeSpec(source=source.node.name, port=source.name, target=node.name))
         return other
 
@@ -151,5 +163,9 @@ class Flow:
         try:
             return GraphSpec(name=self.name, nodes=dict(self._nodes), edges=list(self._edges))
         except ValidationError as error:
-            raise GraphError([GraphProblem(f"{'.'.join(map(str, item['loc']))}: {item['msg']}", code="AF200")
-                              for item in error.errors()]) from None  # fmt: skip
+            raise GraphError(
+                [
+                    GraphProblem(f"{'.'.join(map(str, item['loc']))}: {item['msg']}", code="AF200")
+                    for item in error.errors()
+                ]
+            ) from None

@@ -5,18 +5,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from aiflow_jupyter.errors import GraphError, GraphProblem
-from aiflow_jupyter.graph.language import Parsed, nearest
+from aiflow_jupyter.graph.language import MOST_PROBLEMS, Parsed, nearest, shown
 from aiflow_jupyter.graph.signatures import OperatorSignature, Parameter, Signatures
 from aiflow_jupyter.graph.spec import GraphSpec, NodeSpec
 
 Functions = Mapping[str, Callable[..., Any]]
 
 
-def check(spec: GraphSpec, signatures: Signatures, functions: Collection[str], parsed: Parsed | None = None) -> list[GraphProblem]:
+def check(
+    spec: GraphSpec, signatures: Signatures, functions: Collection[str], parsed: Parsed | None = None
+) -> list[GraphProblem]:
     """Find every problem of a graph.
 
     Args:
@@ -39,7 +41,9 @@ def require(spec: GraphSpec, signatures: Signatures, functions: Collection[str],
 
 
 class _Checker:
-    def __init__(self, spec: GraphSpec, signatures: Signatures, functions: Collection[str], parsed: Parsed | None) -> None:
+    def __init__(
+        self, spec: GraphSpec, signatures: Signatures, functions: Collection[str], parsed: Parsed | None
+    ) -> None:
         self.spec = spec
         self.signatures = signatures
         self.functions = functions
@@ -47,45 +51,72 @@ class _Checker:
         self.problems: list[GraphProblem] = []
 
     def run(self) -> list[GraphProblem]:
+        """Find them all, up to as many as anybody reads."""
         for node, spec in self.spec.nodes.items():
             self.node(node, spec)
         self.edges()
         if not self.problems:
             self.cycle()
             self.reach()
-        return self.problems
+        return self.problems[:MOST_PROBLEMS]
 
     def problem(self, message: str, code: str, path: tuple[str | int, ...], hint: str = "") -> None:
         place = self.parsed.caret(path) if self.parsed else "at /" + "/".join(map(str, path))
         self.problems.append(GraphProblem(message, code=code, hint="\n".join(filter(None, (place, hint)))))
 
+    def nearest(self, word: Any, words: Iterable[str]) -> str:
+        """A hint, while there are few enough problems that each is read."""
+        return nearest(str(word), words) if len(self.problems) < MOST_PROBLEMS else ""
+
     def node(self, node: str, spec: NodeSpec) -> None:
+        """Check one node's operator and arguments."""
         signature = self.signatures.get(spec.operator)
         if signature is None:
             if spec.operator in self.functions:
                 if spec.args:
-                    self.problem(f"node {node!r}: the function {spec.operator!r} takes no arguments here", "AF204",
-                                 ("nodes", node, "args"))  # fmt: skip
+                    self.problem(
+                        f"node {node!r}: the function {spec.operator!r} takes no arguments here",
+                        "AF204",
+                        ("nodes", node, "args"),
+                    )
                 return
-            hint = nearest(spec.operator, [*self.signatures, *self.functions])
-            self.problem(f"node {node!r}: no operator or function is called {spec.operator!r}", "AF201",
-                         ("nodes", node, "operator"), hint)  # fmt: skip
+            hint = self.nearest(spec.operator, [*self.signatures, *self.functions])
+            self.problem(
+                f"node {node!r}: no operator or function is called {spec.operator!r}",
+                "AF201",
+                ("nodes", node, "operator"),
+                hint,
+            )
             return
         for name, value in spec.args.items():
             path = ("nodes", node, "args", name)
             parameter = signature.parameter(name)
             if parameter is None:
                 known = [p.name for p in signature.parameters]
-                self.problem(f"node {node!r}: {spec.operator!r} has no argument {name!r}", "AF204", path, nearest(name, known))
+                self.problem(
+                    f"node {node!r}: {spec.operator!r} has no argument {name!r}",
+                    "AF204",
+                    path,
+                    self.nearest(name, known),
+                )
             else:
                 self.argument(node, spec.operator, parameter, value, path)
         for parameter in signature.parameters:
             if parameter.required and parameter.name not in spec.args:
-                self.problem(f"node {node!r}: {spec.operator!r} needs {parameter.name!r}", "AF204",
-                             ("nodes", node, "operator"), f"{spec.operator}({parameter.name}=...)")  # fmt: skip
-        if signature.alternatives and not any(name in spec.args for name in signature.alternatives):
-            self.problem(f"node {node!r}: {spec.operator!r} needs one of {', '.join(signature.alternatives)}", "AF204",
-                         ("nodes", node, "operator"))  # fmt: skip
+                self.problem(
+                    f"node {node!r}: {spec.operator!r} needs {parameter.name!r}",
+                    "AF204",
+                    ("nodes", node, "operator"),
+                    f"{spec.operator}({parameter.name}=...)",
+                )
+        given = [name for name in signature.alternatives if name in spec.args]
+        if signature.alternatives and len(given) != 1:
+            self.problem(
+                f"node {node!r}: {spec.operator!r} needs one of {', '.join(signature.alternatives)}"
+                + (f", not {' and '.join(given)}" if given else ""),
+                "AF204",
+                ("nodes", node, "args", given[1]) if given else ("nodes", node, "operator"),
+            )
 
     def argument(self, node: str, operator: str, parameter: Parameter, value: Any, path: tuple[str | int, ...]) -> None:
         where = f"node {node!r}: {operator}({parameter.name}=...)"
@@ -95,23 +126,29 @@ class _Checker:
             if value not in known:
                 what = " or ".join(map(repr, parameter.choices))
                 also = "" if kind == "choice" else " or the name of a function"
-                self.problem(f"{where} is {value!r}, not {what}{also}", "AF204", path, nearest(str(value), known))
+                self.problem(f"{where} is {shown(value)}, not {what}{also}", "AF204", path, self.nearest(value, known))
         elif kind == "function":
-            if value not in self.functions:
-                self.problem(f"{where}: no function is called {value!r}", "AF205", path,
-                             nearest(str(value), self.functions) if self.functions else "define it in a cell before")  # fmt: skip
+            if not isinstance(value, str) or value not in self.functions:
+                self.problem(
+                    f"{where}: no function is called {shown(value)}",
+                    "AF205",
+                    path,
+                    self.nearest(value, self.functions) if self.functions else "define it in a cell before",
+                )
         elif not _fits(kind, value):
-            self.problem(f"{where} is {value!r}, not {_WORDS[kind]}", "AF204", path)
+            self.problem(f"{where} is {shown(value)}, not {_WORDS[kind]}", "AF204", path)
         elif parameter.least is not None and value < parameter.least:
-            self.problem(f"{where} is {value!r}; at least {parameter.least:g}", "AF204", path)
+            self.problem(f"{where} is {shown(value)}; at least {parameter.least:g}", "AF204", path)
 
     def edges(self) -> None:
         seen = set()
         for index, edge in enumerate(self.spec.edges):
             path = ("edges", index)
-            missing = [(name, end) for name, end in ((edge.source, "from"), (edge.target, "to")) if name not in self.spec.nodes]
+            missing = [
+                (name, end) for name, end in ((edge.source, "from"), (edge.target, "to")) if name not in self.spec.nodes
+            ]
             for name, end in missing:
-                self.problem(f"no node is called {name!r}", "AF206", (*path, end), nearest(name, self.spec.nodes))
+                self.problem(f"no node is called {name!r}", "AF206", (*path, end), self.nearest(name, self.spec.nodes))
             if missing:
                 continue
             key = (edge.source, edge.port, edge.target)
@@ -122,7 +159,7 @@ class _Checker:
             if source is not None:
                 self.port(edge.source, source, edge.port, path)
             if source is not None and target is not None:
-                self.kinds(edge.source, source, edge.target, target, path)
+                self.kinds(index, source, target)
 
     def signature(self, node: str) -> OperatorSignature | None:
         return self.signatures.get(self.spec.nodes[node].operator)
@@ -135,21 +172,33 @@ class _Checker:
             return
         if signature.ports is None:
             if port is not None:
-                self.problem(f"node {node!r} has no port {port!r}: {signature.name!r} has one plain output", "AF203",
-                             (*path, "port"), f"write {node} -> ..., or {node}.error for its failures")  # fmt: skip
+                self.problem(
+                    f"node {node!r} has no port {port!r}: {signature.name!r} has one plain output",
+                    "AF203",
+                    (*path, "port"),
+                    f"write {node} -> ..., or {node}.error for its failures",
+                )
             return
         names = signature.ports(self.spec.nodes[node].args)
         if port is None:
             hint = f"write {node}.{names[0] if names else 'else'} -> ..."
             self.problem(f"node {node!r} routes: name the port that this edge leaves by", "AF203", path, hint)
         elif names is not None and port not in names:
-            self.problem(f"node {node!r} has no port {port!r}", "AF203", (*path, "port"), nearest(port, names))
+            self.problem(f"node {node!r} has no port {port!r}", "AF203", (*path, "port"), self.nearest(port, names))
 
-    def kinds(self, source: str, gives: OperatorSignature, target: str, takes: OperatorSignature, path: tuple[str | int, ...]) -> None:
-        if gives.gives is not None and takes.takes is not None and not gives.gives & takes.takes:
-            self.problem(
-                f"{target!r} can't take what {source!r} gives: {takes.name} takes {' or '.join(sorted(takes.takes))}, "
-                f"{gives.name} gives {' or '.join(sorted(gives.gives))}", "AF301", path)  # fmt: skip
+    def kinds(self, index: int, gives: OperatorSignature, takes: OperatorSignature) -> None:
+        edge = self.spec.edges[index]
+        failures = edge.port == "error"
+        given = frozenset({"value"}) if failures else gives.gives
+        if given is None or takes.takes is None or given & takes.takes:
+            return
+        wanted = " or ".join(sorted(takes.takes))
+        self.problem(
+            f"{edge.target!r} can't take what {edge.source!r} gives: {takes.name} takes {wanted}, "
+            f"{'the port error' if failures else gives.name} gives {' or '.join(sorted(given))}",
+            "AF301",
+            ("edges", index),
+        )
 
     def cycle(self) -> None:
         after: dict[str, list[tuple[str, int]]] = {node: [] for node in self.spec.nodes}
@@ -168,8 +217,12 @@ class _Checker:
                 elif state.get(step[0]) == 1:
                     names = [n for n, _ in stack]
                     loop = " -> ".join([*names[names.index(step[0]) :], step[0]])
-                    self.problem(f"the graph has a cycle: {loop}", "AF210", ("edges", step[1]),
-                                 "this version runs graphs without cycles")  # fmt: skip
+                    self.problem(
+                        f"the graph has a cycle: {loop}",
+                        "AF210",
+                        ("edges", step[1]),
+                        "this version runs graphs without cycles",
+                    )
                     return
                 elif step[0] not in state:
                     state[step[0]] = 1
@@ -181,8 +234,12 @@ class _Checker:
         for node in self.spec.nodes:
             signature = self.signature(node)
             if node not in sending and not (signature and signature.sink):
-                self.problem(f"nothing takes what node {node!r} gives", "AF208", ("nodes", node),
-                             f"end it with a sink: {node} -> out, out = sink(var=\"result\")")  # fmt: skip
+                self.problem(
+                    f"nothing takes what node {node!r} gives",
+                    "AF208",
+                    ("nodes", node),
+                    f'end it with a sink: {node} -> out, out = sink(var="result")',
+                )
             if signature and signature.sink and node not in receiving and len(self.spec.nodes) > 1:
                 self.problem(f"node {node!r} is a sink that nothing leads to", "AF209", ("nodes", node))
 

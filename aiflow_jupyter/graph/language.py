@@ -15,11 +15,13 @@ of these, or a bare word (the name of a function, or one of a fixed set of choic
 
 from __future__ import annotations
 
-import ast
 import difflib
-from collections.abc import Iterable, Mapping
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -27,17 +29,19 @@ from pydantic import ValidationError
 from aiflow_jupyter.errors import GraphError, GraphProblem
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.graph.signatures import Signatures
-from aiflow_jupyter.graph.spec import MOST_NODES, EdgeSpec, GraphSpec, NodeSpec
+from aiflow_jupyter.graph.spec import MOST_EDGES, MOST_NODES, EdgeSpec, GraphSpec, NodeSpec, checked_name
 
 if TYPE_CHECKING:
-    from lark import Lark, Token, Tree
+    from lark import Lark
 
 MOST_TEXT = 200_000
 """Characters of one graph's text; a graph of a thousand nodes needs half of that."""
 
+MOST_PROBLEMS = 50
+"""Nobody reads more of them in one go, and a hostile text has a hundred thousand."""
+
 GRAMMAR = r"""
-start: _line (_NL _line)*
-_line: (node | flow)?
+start: node | flow
 node: NAME "=" NAME arguments? policy?
 arguments: "(" (argument ("," argument)* ","?)? ")"
 argument: NAME "=" value -> named
@@ -51,13 +55,10 @@ end: NAME ("." NAME)?
 list: "(" _items ")" | "[" _items "]"
 _items: (value ("," value)* ","?)?
 
-NAME: /[^\W\d]\w{0,99}/
+NAME: /[^\W\d]\w*/
 STRING: /"(?:[^"\\\n]|\\.)*"/ | /'(?:[^'\\\n]|\\.)*'/
 NUMBER: /[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?(?![\w.])/
-_NL: /(\r?\n[ \t\f]*)+/
-%ignore /[ \t\f]+/
-%ignore /#[^\n]*/
-%ignore /\\\r?\n/
+%ignore /[ \t\f\r\n]+/
 """
 
 Place = tuple[int, int]
@@ -89,8 +90,8 @@ class Parsed:
 def caret(text: str, place: Place) -> str:
     """The line of `text` at `place` with its number, and a caret below the column."""
     line, column = place
-    lines = text.splitlines()
-    source = lines[line - 1] if line <= len(lines) else ""
+    lines = text.split("\n")  # not at the other separators of Unicode, which don't end a statement
+    source = "".join(c if c.isprintable() else " " for c in lines[line - 1]) if line <= len(lines) else ""
     start = max(0, column - 70)
     shown = source[start : start + 100]
     number = f"line {line}, column {column}: "
@@ -100,7 +101,8 @@ def caret(text: str, place: Place) -> str:
 def nearest(word: str, words: Iterable[str]) -> str:
     """A hint that names the word that was probably meant, or lists what there is."""
     known = sorted(words)
-    close = difflib.get_close_matches(word, known, n=1)
+    alike = [other for other in known if abs(len(other) - len(word)) <= 4]
+    close = difflib.get_close_matches(word, alike[:200], n=1)
     if close:
         return f"did you mean {close[0]!r}?"
     return f"known: {', '.join(known[:20])}" if known else ""
@@ -118,17 +120,40 @@ def parse(text: str, name: str, signatures: Signatures) -> Parsed:
         GraphError: with every mistake found, each with line, column, source line, caret and a suggestion.
     """
     if len(text) > MOST_TEXT:
-        raise GraphError([GraphProblem(f"the graph's text has {len(text):,} characters; at most {MOST_TEXT:,}",
-                                       code="AF101")])  # fmt: skip
+        raise GraphError(
+            [GraphProblem(f"the graph's text has {len(text):,} characters; at most {MOST_TEXT:,}", code="AF101")]
+        )
     reader = _Reader(text, signatures)
-    reader.read(_tree(text))
+    for line, statement in statements(text):
+        if len(reader.problems) >= MOST_PROBLEMS or len(reader.nodes) > MOST_NODES:
+            break
+        reader.statement(line, statement)
     if not reader.nodes and not reader.problems:
         raise GraphError([GraphProblem("the graph is empty", code="AF102", hint="a node looks like: ask = generate()")])
     if len(reader.nodes) > MOST_NODES:
-        reader.problem(f"the graph has {len(reader.nodes):,} nodes; at most {MOST_NODES:,}", "AF101", (1, 1))
-    if reader.problems:
+        reader.problem(
+            f"the graph has more than {MOST_NODES:,} nodes",
+            "AF101",
+            reader.places["nodes", next(reversed(reader.nodes))],
+        )
+    try:
+        spec = None if reader.problems else GraphSpec(name=name, nodes=reader.nodes, edges=reader.edges)
+    except ValidationError as error:
+        reader.problems += [GraphProblem(f"graph {shown(name)}: {reason(error)}", code="AF103")]
+    if spec is None or reader.problems:
         raise GraphError(reader.problems, title=name)
-    return Parsed(GraphSpec(name=name, nodes=reader.nodes, edges=reader.edges), text, reader.places)
+    return Parsed(spec, text, reader.places)
+
+
+def shown(value: Any) -> str:
+    """A value as it is written, cut where it is too long to be read."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}...{text[-1]}"
+
+
+def reason(error: ValidationError) -> str:
+    """What pydantic found first, as the end of a sentence."""
+    return str(error.errors()[0]["msg"]).removeprefix("Value error, ")
 
 
 @cache
@@ -138,69 +163,70 @@ def _parser() -> Lark:
     return Lark(GRAMMAR, parser="lalr", propagate_positions=True, maybe_placeholders=False)
 
 
-def _tree(text: str) -> Tree[Token]:
-    from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput  # noqa: PLC0415
-
-    # A line that breaks inside brackets goes on: there the newline is white space, at the same place.
-    try:
-        return _parser().parse(_join_brackets(text))
-    except UnexpectedInput as error:
-        line, column = max(1, error.line), max(1, error.column)
-        if isinstance(error, UnexpectedEOF) or getattr(getattr(error, "token", None), "type", "") == "$END":
-            lines = text.rstrip().splitlines() or [""]
-            line, column = len(lines), len(lines[-1]) + 1
-            what = "the text ends too early"
-        elif isinstance(error, UnexpectedCharacters):
-            what = f"unexpected character {error.char!r}"
-        else:
-            token = getattr(error, "token", "")
-            what = "the line ends too early" if not str(token).strip() else f"unexpected {str(token)[:40]!r}"
-        expected = _expected(error)
-        problem = GraphProblem(what, code="AF100", hint=caret(text, (line, column)) + (f"\n{expected}" if expected else ""))
-        raise GraphError([problem]) from None
-    except RecursionError:
-        raise GraphError([GraphProblem("lists are nested too deeply", code="AF101")]) from None
+def _unexpected(error: Any, text: str) -> tuple[str, Place]:
+    """What a parser error says, and where within its statement."""
+    token = getattr(error, "token", None)
+    if token is None and getattr(error, "char", None):
+        return f"unexpected character {error.char!r}", (error.line, error.column)
+    if token is None or token.type == "$END":
+        lines = text.rstrip().split("\n")
+        return "the statement ends too early", (len(lines), len(lines[-1]) + 1)
+    return f"unexpected {shown(str(token))}", (token.line, token.column)
 
 
 def _expected(error: Any) -> str:
-    words = {"NAME": "a name", "STRING": "a string", "NUMBER": "a number", "EQUAL": "=", "_NL": "a new line", "$END": "",
-             "__ANON_0": "->", "LPAR": "(", "RPAR": ")", "LSQB": "[", "RSQB": "]", "COMMA": ",", "DOT": "."}  # fmt: skip
+    words = {
+        "NAME": "a name",
+        "STRING": "a string",
+        "NUMBER": "a number",
+        "EQUAL": "=",
+        "$END": "the end of the line",
+        "__ANON_0": "->",
+        "LPAR": "(",
+        "RPAR": ")",
+        "LSQB": "[",
+        "RSQB": "]",
+        "COMMA": ",",
+        "DOT": ".",
+    }
     allowed = getattr(error, "expected", None) or getattr(error, "allowed", None) or ()
     names = sorted({words.get(str(item), "") for item in allowed} - {""})
     return f"expected {', '.join(names)}" if names else ""
 
 
-def _join_brackets(text: str) -> str:
-    """Turn newlines inside brackets into spaces, one for one, so that places stay right up to the line number.
+_PIECE = re.compile(
+    r"""(?P<comment>\#[^\n]*) | "(?:[^"\\\n]|\\[^\n])*" | '(?:[^'\\\n]|\\[^\n])*'
+    | (?P<open>[(\[]) | (?P<close>[)\]]) | (?P<newline>\n) | [^\#"'()\[\]\n]+ | ["']""",
+    re.VERBOSE,
+)
+"""A comment, a whole string, a bracket, a newline, plain text, or a quote that is never closed."""
 
-    Lark counts lines by newlines, so a joined line keeps its newline as a backslash continuation, which is ignored.
+
+def statements(text: str) -> Iterator[tuple[int, str]]:
+    """The statements of a text, each with the number of its first line, comments left out.
+
+    A statement ends with its line, except inside brackets; lines and columns stay as they are.
     """
     out: list[str] = []
+    first = line = 1
     depth = 0
-    quote = ""
-    comment = False
-    previous = ""
-    for char in text:
-        if comment:
-            comment = char != "\n"
-            if comment and depth:
-                char = " "  # noqa: PLW2901 - a comment would swallow the continuation
-        elif quote:
-            if (char == quote and previous != "\\") or char == "\n":
-                quote = ""
-            previous = "" if previous == "\\" else char
-        elif char in "\"'":
-            quote, previous = char, ""
-        elif char == "#":
-            comment = True
-            if depth:
-                char = " "  # noqa: PLW2901
-        elif char in "([":
+    for piece in _PIECE.finditer(text):
+        kind = piece.lastgroup
+        if kind == "comment":
+            continue
+        if kind == "open":
             depth += 1
-        elif char in ")]":
+        elif kind == "close":
             depth = max(0, depth - 1)
-        out.append("\\\n" if char == "\n" and depth else char)
-    return "".join(out)
+        elif kind == "newline":
+            line += 1
+            if not depth:
+                yield first, "".join(out)
+                out.clear()
+                first = line
+                continue
+        out.append(piece[0])
+    yield first, "".join(out)
 
 
 class _Reader:
@@ -213,39 +239,67 @@ class _Reader:
         self.edges: list[EdgeSpec] = []
         self.places: dict[tuple[str | int, ...], Place] = {}
         self.problems: list[GraphProblem] = []
+        self.before = 0
 
     def problem(self, message: str, code: str, place: Place, hint: str = "") -> None:
-        self.problems.append(GraphProblem(message, code=code, hint="\n".join(filter(None, (caret(self.text, place), hint)))))
+        self.problems.append(
+            GraphProblem(message, code=code, hint="\n".join(filter(None, (caret(self.text, place), hint))))
+        )
 
-    def read(self, tree: Tree[Token]) -> None:
-        for statement in tree.children:
-            inner: Any = statement
-            if inner.data == "node":
-                self.node(inner.children)
-            else:
-                self.flow(inner.children)
+    def statement(self, line: int, text: str) -> None:
+        """Read one statement that starts on `line`."""
+        from lark.exceptions import UnexpectedInput  # noqa: PLC0415
+
+        self.before = line - 1
+        if not text.strip(" \t\f\r\n"):
+            return
+        try:
+            tree = _parser().parse(text)
+        except UnexpectedInput as error:
+            what, (row, column) = _unexpected(error, text)
+            self.problem(what, "AF100", (row + self.before, column), _expected(error))
+            return
+        inner: Any = tree.children[0]
+        if inner.data == "node":
+            self.node(inner.children)
+        else:
+            self.flow(inner.children)
+
+    def place(self, item: Any) -> Place:
+        """Where a token or a list stands."""
+        at = item if hasattr(item, "line") else item.meta
+        return (at.line + self.before, at.column)
+
+    def name(self, token: Any) -> str:
+        """A token as a name; one that can't be is a problem."""
+        try:
+            return checked_name(str(token))
+        except ValueError as error:
+            self.problem(str(error), "AF103", self.place(token))
+            return f"unnamed_{len(self.problems)}"
 
     def node(self, parts: list[Any]) -> None:
         name, operator, *rest = parts
-        node = str(name)
-        at = _place(name)
+        node = self.name(name)
+        at = self.place(name)
         if node in self.nodes:
             line, _ = self.places["nodes", node]
             self.problem(f"node {node!r} is defined twice (first on line {line})", "AF202", at, "give it another name")
             return
         self.places["nodes", node] = at
-        self.places["nodes", node, "operator"] = _place(operator)
+        self.places["nodes", node, "operator"] = self.place(operator)
+        function = self.name(operator)
         args: dict[str, Any] = {}
         policy = Policy()
         for part in rest:
             if part.data == "arguments":
-                args = self.arguments(node, str(operator), part.children)
+                args = self.arguments(node, function, part.children)
             else:
                 policy = self.policy(node, part.children)
         try:
-            self.nodes[node] = NodeSpec(operator=str(operator), args=args, policy=policy)
+            self.nodes[node] = NodeSpec(operator=function, args=args, policy=policy)
         except ValidationError as error:
-            self.problem(f"node {node!r}: {error.errors()[0]['msg'].lower()}", "AF100", at)
+            self.problem(f"node {node!r}: {reason(error)}", "AF103", at)
 
     def arguments(self, node: str, operator: str, parts: list[Any]) -> dict[str, Any]:
         signature = self.signatures.get(operator)
@@ -256,16 +310,18 @@ class _Reader:
                 value = part.children[0]
                 if index >= len(order):
                     hint = f"it takes {', '.join(order)}" if order else "it takes no arguments"
-                    self.problem(f"node {node!r}: too many arguments for {operator!r}", "AF204", _place(value), hint)
+                    self.problem(
+                        f"node {node!r}: too many arguments for {operator!r}", "AF204", self.place(value), hint
+                    )
                     continue
-                name, at = order[index], _place(value)
+                name, at = order[index], self.place(value)
             else:
                 key, value = part.children
-                name, at = str(key), _place(key)
+                name, at = self.name(key), self.place(key)
             if name in args:
                 self.problem(f"node {node!r}: argument {name!r} is given twice", "AF204", at)
                 continue
-            args[name] = _value(value)
+            args[name] = self.value(value)
             self.places["nodes", node, "args", name] = at
         return args
 
@@ -274,9 +330,9 @@ class _Reader:
         for part in parts:
             key, value = part.children
             if str(key) in settings:
-                self.problem(f"node {node!r}: policy {str(key)!r} is given twice", "AF401", _place(key))
-            settings[str(key)] = _value(value)
-            self.places["nodes", node, "policy", str(key)] = _place(key)
+                self.problem(f"node {node!r}: policy {str(key)!r} is given twice", "AF401", self.place(key))
+            settings[str(key)] = self.value(value)
+            self.places["nodes", node, "policy", str(key)] = self.place(key)
         try:
             return Policy(**settings)
         except ValidationError as error:
@@ -286,23 +342,85 @@ class _Reader:
             return Policy()
 
     def flow(self, parts: list[Any]) -> None:
-        for left, right in zip(parts, parts[1:], strict=False):
+        for left, right in pairwise(parts):
             for source in left.children:
                 for target in right.children:
+                    if len(self.edges) >= MOST_EDGES:
+                        self.problem(
+                            f"the graph has more than {MOST_EDGES:,} edges", "AF101", self.place(source.children[0])
+                        )
+                        return
                     self.edge(source, target)
         for end in parts[-1].children:
             if len(end.children) > 1:
-                self.problem(f"{str(end.children[0])!r} has a port but nothing follows it", "AF203", _place(end.children[1]),
-                             "a port is where events leave a node: lane.answer -> next")  # fmt: skip
+                self.problem(
+                    f"{str(end.children[0])!r} has a port but nothing follows it",
+                    "AF203",
+                    self.place(end.children[1]),
+                    "a port is where events leave a node: lane.answer -> next",
+                )
 
     def edge(self, source: Any, target: Any) -> None:
         index = len(self.edges)
-        port = str(source.children[1]) if len(source.children) > 1 else None
-        self.edges.append(EdgeSpec(source=str(source.children[0]), port=port, target=str(target.children[0])))
-        self.places["edges", index] = self.places["edges", index, "from"] = _place(source.children[0])
-        self.places["edges", index, "to"] = _place(target.children[0])
+        port = self.name(source.children[1]) if len(source.children) > 1 else None
+        start, end = self.name(source.children[0]), self.name(target.children[0])
+        self.edges.append(EdgeSpec(source=start, port=port, target=end))
+        self.places["edges", index] = self.places["edges", index, "from"] = self.place(source.children[0])
+        self.places["edges", index, "to"] = self.place(target.children[0])
         if port is not None:
-            self.places["edges", index, "port"] = _place(source.children[1])
+            self.places["edges", index, "port"] = self.place(source.children[1])
+
+    def value(self, item: Any) -> Any:
+        """What a value stands for; one that stands for nothing is a problem."""
+        if not hasattr(item, "type"):
+            return self.list(item)
+        text = str(item)
+        if item.type == "STRING":
+            try:
+                return _ESCAPE.sub(_unescaped, text[1:-1])
+            except ValueError as error:
+                self.problem(str(error), "AF103", self.place(item), r"write \\ for a backslash")
+        elif item.type == "NUMBER":
+            whole = not any(c in text for c in ".eE")
+            if len(text) <= MOST_DIGITS and math.isfinite(float(text)):
+                return int(text) if whole else float(text)
+            self.problem(f"the number {shown(text)} is too large", "AF103", self.place(item))
+        else:
+            return _WORDS.get(text, text)
+        return None
+
+    def list(self, item: Any) -> list[Any]:
+        found = []
+        for child in item.children:
+            if hasattr(child, "type"):
+                found.append(self.value(child))
+            else:
+                self.problem("a list can't stand in a list", "AF103", self.place(child))
+        return found
+
+
+MOST_DIGITS = 40
+
+_WORDS = {"true": True, "false": False, "True": True, "False": False}
+
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
+
+_DIGITS = {"x": 2, "u": 4, "U": 8}
+
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\", '"': '"', "'": "'"}
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    """The character that an escape in a string stands for; an unknown one stays as it is, as in Python."""
+    code = match[1]
+    if len(code) == 1:
+        if code in _DIGITS:
+            raise ValueError(f"the escape \\{code} needs {_DIGITS[code]} hexadecimal digits")
+        return _ESCAPED.get(code, match[0])
+    point = int(code[1:], 16)
+    if point > 0x10FFFF or 0xD800 <= point <= 0xDFFF:
+        raise ValueError(f"{match[0]} is no character")
+    return chr(point)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,22 +449,5 @@ def policy_problems(error: ValidationError, settings: Mapping[str, Any]) -> list
             allowed = f"a whole number of at most {context['le']}"
         else:
             allowed = item["msg"].lower().removeprefix("input should be ")
-        found.append(PolicyProblem(key, f"{key}={settings.get(key)!r} is not {allowed}", f"{key} is {allowed}"))
+        found.append(PolicyProblem(key, f"{key}={shown(settings.get(key))} is not {allowed}", f"{key} is {allowed}"))
     return found
-
-
-def _place(item: Any) -> Place:
-    if hasattr(item, "line"):
-        return (item.line, item.column)
-    return (item.meta.line, item.meta.column) if not item.meta.empty else (1, 1)
-
-
-def _value(item: Any) -> Any:
-    if not hasattr(item, "type"):
-        return [_value(child) for child in item.children]
-    text = str(item)
-    if item.type == "STRING":
-        return str(ast.literal_eval(text))
-    if item.type == "NUMBER":
-        return float(text) if any(c in text for c in ".eE") else int(text[:40])
-    return {"true": True, "false": False, "True": True, "False": False}.get(text, text)

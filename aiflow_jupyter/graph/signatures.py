@@ -42,7 +42,7 @@ class OperatorSignature:
         gives: the data kinds that it emits, None for what it takes.
         ports: for given arguments, the names of its output ports (None: any name), or no ports at all.
         sink: nothing comes out of it.
-        alternatives: parameters of which at least one has to be given.
+        alternatives: parameters of which exactly one has to be given.
     """
 
     name: str

@@ -7,15 +7,35 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, AliasChoices, AllowInfNan, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from aiflow_jupyter.graph.policy import Policy
 
-Name = Annotated[str, StringConstraints(pattern=r"^[^\W\d]\w*$", max_length=64)]
-Scalar = str | int | float | bool | None
-Value = Scalar | list[Scalar]
-
 MOST_NODES = 1_000
+MOST_EDGES = 20 * MOST_NODES
+MOST_NAME = 64
+
+
+def checked_name(name: str) -> str:
+    """The name itself, if it may name a node, a port, an argument or a function.
+
+    Raises:
+        ValueError: it is no identifier of Python (letters of any script, digits, `_`), or too long.
+    """
+    if len(name) > MOST_NAME:
+        raise ValueError(f"a name has at most {MOST_NAME} characters")
+    if not name.isidentifier():
+        raise ValueError(f"{name!r} is not a name: letters, digits and _, no digit first")
+    return name
+
+
+Name = Annotated[
+    str,
+    AfterValidator(checked_name),
+    WithJsonSchema({"type": "string", "pattern": r"^[^\W\d]\w*$", "maxLength": MOST_NAME}),
+]
+Scalar = str | int | Annotated[float, AllowInfNan(allow_inf_nan=False)] | bool | None
+Value = Scalar | list[Scalar]
 
 
 class NodeSpec(BaseModel):
@@ -31,11 +51,11 @@ class NodeSpec(BaseModel):
 class EdgeSpec(BaseModel):
     """One edge, from a node (and one of its ports) to a node."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    source: Name = Field(alias="from")
+    source: Name = Field(validation_alias=AliasChoices("from", "source"), serialization_alias="from")
     port: Name | None = None
-    target: Name = Field(alias="to")
+    target: Name = Field(validation_alias=AliasChoices("to", "target"), serialization_alias="to")
 
 
 class GraphSpec(BaseModel):
@@ -46,7 +66,7 @@ class GraphSpec(BaseModel):
     version: Literal[1] = 1
     name: Name
     nodes: Annotated[dict[Name, NodeSpec], Field(max_length=MOST_NODES)]
-    edges: Annotated[list[EdgeSpec], Field(max_length=20 * MOST_NODES)] = Field(default_factory=list)
+    edges: Annotated[list[EdgeSpec], Field(max_length=MOST_EDGES)] = Field(default_factory=list)
 
     def inputs(self) -> list[str]:
         """The nodes without incoming edges: where the run's body goes."""

@@ -66,6 +66,7 @@ class Host(Protocol):
         show: Callable[[Event], None] | None = ...,
         to: str | None = ...,
         beside: Any = ...,
+        run_id: str | None = ...,
     ) -> Handle:
         """Start a run of a checked graph."""
 

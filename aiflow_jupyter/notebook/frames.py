@@ -70,10 +70,10 @@ def graph_of(spec: GraphSpec) -> Graph:
     }
 
 
-def ready(spec: GraphSpec) -> Status:
-    """The status of a graph that has not run."""
+def ready(spec: GraphSpec, run_id: str = "") -> Status:
+    """The status of a graph that has not run, or of the run that is about to."""
     nodes: dict[str, NodeFrame] = {node: ["idle", 0, 0, 0, None] for node in spec.nodes}
-    return {"seq": 0, "elapsed": 0.0, "run_id": "", "run": "ready", "message": "", "nodes": nodes}
+    return {"seq": 0, "elapsed": 0.0, "run_id": run_id, "run": "ready", "message": "", "nodes": nodes}
 
 
 class Frames:

@@ -53,11 +53,13 @@ class FlowView:
     Args:
         shell: the IPython shell whose cell runs.
         spec: the graph.
+        run_id: the identifier that the run will have: a view knows it before the first frame.
         cancel: stops the run; must return at once, as it is called while the cell blocks.
     """
 
-    def __init__(self, shell: Any, spec: GraphSpec, cancel: Callable[[], None]) -> None:
+    def __init__(self, shell: Any, spec: GraphSpec, run_id: str, cancel: Callable[[], None]) -> None:
         self._spec = spec
+        self._ready = ready(spec, run_id)
         self._graph = graph_of(spec)
         self._frames = Frames()
         self._answered = threading.Event()
@@ -69,8 +71,8 @@ class FlowView:
             from aiflow_jupyter.notebook.widget import FlowWidget, require_built
 
             require_built()
-            self._widget = FlowWidget(self._graph, ready(spec), self._hello, cancel)
-            self._output.show(self._bundle(ready(spec)))
+            self._widget = FlowWidget(self._graph, self._ready, self._hello, cancel)
+            self._output.show(self._bundle(self._ready))
 
     async def follow(self, run: Run) -> None:
         """Send frames until the run is over, then leave the static picture; runs on the host's loop."""
@@ -134,6 +136,6 @@ class FlowView:
         self._answered.set()
         snapshot = self._frames.snapshot()
         if snapshot is None:
-            snapshot = {"kind": "snapshot", **ready(self._spec)}
+            snapshot = {"kind": "snapshot", **self._ready}
         if self._widget is not None:
             self._widget.send(snapshot)

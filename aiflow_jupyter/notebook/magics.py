@@ -89,12 +89,13 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         from aiflow_jupyter.notebook.live import FlowView
         from aiflow_jupyter.notebook.outputs import output_of
         from aiflow_jupyter.operators import SIGNATURES
+        from aiflow_jupyter.runtime.run import fresh_id
 
         parsed = self._graph(options.name)
         spec, functions = parsed.spec, self._functions()
         require(spec, SIGNATURES, functions, parsed)
-        started: list[Handle] = []
-        flow_view = FlowView(self.shell, spec, lambda: [handle.cancel_soon() for handle in started] and None)
+        run_id = fresh_id()
+        flow_view = FlowView(self.shell, spec, run_id, lambda: self._cancel_soon(run_id))
         shows = any(node.args.get("display") for node in spec.nodes.values())
         text_view = AnswerView(output_of(self.shell)) if shows else None
 
@@ -104,8 +105,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             await asyncio.gather(flow_view.follow(run), *([text_view.follow(run)] if text_view else []))
 
         handle = self._host.start(spec, body, functions=functions, show=text_view.feed if text_view else None,
-                                  to=options.to, beside=beside)  # fmt: skip
-        started.append(handle)
+                                  to=options.to, beside=beside, run_id=run_id)  # fmt: skip
         return self._conclude(options, handle, lambda result: result)
 
     def _ask(self, options: argparse.Namespace, body: str) -> Any:
@@ -172,6 +172,11 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             return f"{handle.id} {handle.name}: told to stop, but code on its event loop has not let go yet"
         left = f"; still in a thread: {', '.join(still)}" if still else ""
         return f"{handle.id} {handle.name}: cancelled{left}"
+
+    def _cancel_soon(self, run_id: str) -> None:
+        handle = self._host.find(run_id)
+        if handle is not None:
+            handle.cancel_soon()
 
     # -- what cells share
 

@@ -76,6 +76,11 @@ class _Sender:
             self.future.set_result(None)
 
 
+def fresh_id() -> str:
+    """An identifier for a run: unguessable, and short enough to type its beginning."""
+    return secrets.token_hex(6)
+
+
 class Run:
     """One execution of a checked graph.
 
@@ -86,6 +91,7 @@ class Run:
         functions: the user's functions by name, as they are now.
         source: what answers requests.
         show: what `sink(display=true)` hands its events to.
+        run_id: its identifier; None for a fresh one.
 
     Raises:
         AiflowError: a function or an argument turned out not to fit.
@@ -100,8 +106,9 @@ class Run:
         functions: Mapping[str, Callable[..., Any]] | None = None,
         source: Source | None = None,
         show: Callable[[Event], None] | None = None,
+        run_id: str | None = None,
     ) -> None:
-        self.id = secrets.token_hex(6)
+        self.id = run_id or fresh_id()
         self.spec = spec
         self.state: RunState = "ready"
         self.error: AiflowError | None = None

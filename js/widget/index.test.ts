@@ -49,6 +49,22 @@ describe("a view", () => {
     expect(model.sent).toHaveLength(2);
   });
 
+  test("says hello again until a snapshot answers", async () => {
+    (await started())();
+    vi.advanceTimersByTime(1100);
+    expect(model.sent).toEqual([{ kind: "hello" }, { kind: "hello" }, { kind: "hello" }]);
+    receive(fixture.messages[0]);
+    vi.advanceTimersByTime(5000);
+    expect(model.sent).toHaveLength(3);
+  });
+
+  test("gives up saying hello to a kernel that is gone", async () => {
+    (await started())();
+    vi.advanceTimersByTime(60_000);
+    expect(model.sent.length).toBeLessThanOrEqual(20);
+    expect(vi.getTimerCount()).toBe(0);
+  });
+
   test("listens before it says hello", async () => {
     const render = await started();
     const listening: number[] = [];

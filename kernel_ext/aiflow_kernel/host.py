@@ -131,6 +131,7 @@ class Host:
         show: Callable[[Event], None] | None = None,
         to: str | None = None,
         beside: Callable[[Run], Awaitable[None]] | None = None,
+        run_id: str | None = None,
     ) -> RunHandle:
         """Start a run of a checked graph.
 
@@ -142,6 +143,7 @@ class Host:
             to: the input node, where there are several.
             beside: runs on the loop beside the run (a live view), from before its start; the handle's result waits
                 for it, so that what it shows last is shown when the cell ends.
+            run_id: the run's identifier, where it has to be known before.
 
         Raises:
             AiflowError: the graph does not fit the functions, or the loop is held by somebody's code.
@@ -154,7 +156,15 @@ class Host:
 
             try:
                 assert self._scheduler is not None
-                run = Run(spec, OPERATORS, self._scheduler, functions=functions, source=self._source, show=show)
+                run = Run(
+                    spec,
+                    OPERATORS,
+                    self._scheduler,
+                    functions=functions,
+                    source=self._source,
+                    show=show,
+                    run_id=run_id,
+                )
             except BaseException as error:
                 ready.set_exception(error)
                 raise
