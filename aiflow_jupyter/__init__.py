@@ -41,12 +41,33 @@ _HOMES = {
     "sink": "operators",
 }
 
-__all__ = ["AiflowError", "Event", "Flow", "Reply", "Result", "__version__", "ask", "filter", "generate", "map",
-           "route", "run", "segment", "sink"]  # fmt: skip
+__all__ = [
+    "AiflowError",
+    "Event",
+    "Flow",
+    "Reply",
+    "Result",
+    "__version__",
+    "ask",
+    "filter",
+    "generate",
+    "map",
+    "route",
+    "run",
+    "segment",
+    "sink",
+]
 
 
-def ask(prompt: str, *, tier: str = "auto", model: str | None = None, system: str | None = None,
-        temperature: float | None = None, max_tokens: int | None = None) -> Reply:  # fmt: skip
+def ask(
+    prompt: str,
+    *,
+    tier: str = "auto",
+    model: str | None = None,
+    system: str | None = None,
+    temperature: float | None = None,
+    max_tokens: int | None = None,
+) -> Reply:
     """Ask a model and wait for the whole answer.
 
     Args:
@@ -63,11 +84,13 @@ def ask(prompt: str, *, tier: str = "auto", model: str | None = None, system: st
     Raises:
         AiflowError: no answer came, or only a part of one.
     """
-    from aiflow_jupyter.notebook.answer import ask as ask_host
     from aiflow_kernel.host import current_host
 
-    return ask_host(current_host(), prompt, tier=tier, model=model, system=system, temperature=temperature,
-                    max_tokens=max_tokens)  # fmt: skip
+    from aiflow_jupyter.notebook.answer import ask as ask_host
+
+    return ask_host(
+        current_host(), prompt, tier=tier, model=model, system=system, temperature=temperature, max_tokens=max_tokens
+    )
 
 
 def run(flow: Flow, value: Any, *, to: str | None = None) -> Result:
@@ -82,8 +105,9 @@ def run(flow: Flow, value: Any, *, to: str | None = None) -> Result:
         GraphError: the graph does not pass its checks.
         RunError: a node failed.
     """
-    from aiflow_jupyter.notebook.answer import run_flow
     from aiflow_kernel.host import current_host
+
+    from aiflow_jupyter.notebook.answer import run_flow
 
     return run_flow(current_host(), flow, value, to=to)
 

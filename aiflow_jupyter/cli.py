@@ -57,9 +57,15 @@ def demo(*, as_json: bool, prompt: str | None) -> None:
         click.echo(json.dumps(report.as_dict(), ensure_ascii=False))
         return
     console.print(f"[bold]{_plain(question)}[/bold]")
-    console.print("A small real model thinks, then answers. It was not taught to think: a grammar gives it a place to.", style="dim")
-    console.print(f"`speech` takes {bench.SPEECH_S * 1000:.0f} ms for each token, so its queue fills and the flow slows down to it.\n",
-                  style="dim", markup=False)  # fmt: skip
+    console.print(
+        "A small real model thinks, then answers. It was not taught to think: a grammar gives it a place to.",
+        style="dim",
+    )
+    console.print(
+        f"`speech` takes {bench.SPEECH_S * 1000:.0f} ms for each token, so its queue fills and the flow slows to it.\n",
+        style="dim",
+        markup=False,
+    )
     with LiveRun(console) as live:
         report = _with_router(lambda router: bench.measure(router, question, live.watch))
     console.print()
@@ -124,7 +130,9 @@ def list_() -> None:
     default = store.default_model()
     for model in store.list_models():
         mark = "*" if default is not None and model.path == default.path else " "
-        click.echo(f"{mark} {model.name}  {model.size / 1e6:.0f} MB  {model.licence or 'licence unknown'}  {model.path}")
+        click.echo(
+            f"{mark} {model.name}  {model.size / 1e6:.0f} MB  {model.licence or 'licence unknown'}  {model.path}"
+        )
     if default is None:
         click.echo("none yet; fetch the small one: aiflow models fetch")
 
@@ -224,9 +232,13 @@ def _model(console: Any) -> Model:
         return model
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
-    with Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn(), console=console) as bar:
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn(), console=console
+    ) as bar:
         task = bar.add_task("fetching the small model", total=None)
-        return store.fetch(lambda phase, done, total: bar.update(task, description=phase, completed=done, total=total or None))
+        return store.fetch(
+            lambda phase, done, total: bar.update(task, description=phase, completed=done, total=total or None)
+        )
 
 
 def _plain(text: str) -> str:

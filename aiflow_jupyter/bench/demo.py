@@ -135,7 +135,7 @@ async def measure(source: Source, prompt: str, watch: Callable[[Run], None]) -> 
     text = "".join(spoken)
     waited = make(_Whole(source))
     await waited.start(prompt)
-    while (first := _first(waited.status())) is None and waited.state == "running":
+    while (first := _first(waited.status())) is None and waited.state == "running":  # noqa: ASYNC110 - a figure, not an event
         await asyncio.sleep(0.005)
     await waited.cancel()
     if first is None:

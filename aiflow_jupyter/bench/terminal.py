@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Group
 from rich.live import Live
@@ -55,7 +55,7 @@ class LiveRun:
         """Show this run from now on."""
         self._run = run
 
-    def __enter__(self) -> LiveRun:
+    def __enter__(self) -> Self:
         self._live.start()
         return self
 
@@ -66,7 +66,9 @@ class LiveRun:
         if self._run is None:
             return Text("starting the embedded model …")
         status = self._run.status()
-        return Group(Text(f"{status.name}: {status.state}, {status.elapsed_s:.1f} s"), gauges(status.nodes, status.elapsed_s))
+        return Group(
+            Text(f"{status.name}: {status.state}, {status.elapsed_s:.1f} s"), gauges(status.nodes, status.elapsed_s)
+        )
 
 
 def summary(report: Report) -> Table:

@@ -1,0 +1,1 @@
+"""The notebook: magics, answers and live pictures under a cell."""

@@ -6,7 +6,8 @@ An answer is an ordinary run of a two-node graph, so asking has the same cancel,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aiflow_jupyter.notebook.sanitise import plain, sanitise
@@ -70,7 +71,7 @@ class Host(Protocol):
     ) -> Handle:
         """Start a run of a checked graph."""
 
-    def handles(self) -> list[Handle]:
+    def handles(self) -> Sequence[Handle]:
         """The runs of this process, oldest first."""
 
     def find(self, run_id: str) -> Handle | None:
@@ -239,14 +240,18 @@ def cause_of(error: AiflowError | None) -> AiflowError:
 async def _over(run: Run) -> None:
     from aiflow_jupyter.errors import AiflowError
 
-    try:
+    with suppress(AiflowError):  # the cell raises it; here it only says that the run is over
         await run.wait()
-    except AiflowError:
-        pass  # the cell raises it; here it only says that the run is over
 
 
 def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace("*", "&#42;").replace("_", "&#95;").replace("`", "&#96;")
+    return (
+        text.replace("&", "&amp;")
+        .replace("<", "&lt;")
+        .replace("*", "&#42;")
+        .replace("_", "&#95;")
+        .replace("`", "&#96;")
+    )
 
 
 def question(**arguments: Any) -> GraphSpec:

@@ -73,16 +73,24 @@ def _processor() -> Iterator[Finding]:
         return
     lacking = [flag for flag in ("avx2", "fma", "f16c") if flag not in flags]
     if lacking:
-        yield Finding("processor", f"no {', '.join(lacking)}", wrong=True,
-                      mend="the embedded model can't run here; use a machine from 2015 or later")  # fmt: skip
+        yield Finding(
+            "processor",
+            f"no {', '.join(lacking)}",
+            wrong=True,
+            mend="the embedded model can't run here; use a machine from 2015 or later",
+        )
     else:
         yield Finding("processor", f"{platform.machine()} with AVX2, {os.cpu_count()} cores")
 
 
 def _model() -> Iterator[Finding]:
     if importlib.util.find_spec("xllamacpp") is None:
-        yield Finding("engine", "xllamacpp is not installed", wrong=True,
-                      mend=f"{sys.executable} -m pip install 'aiflow-jupyter[embedded]'")  # fmt: skip
+        yield Finding(
+            "engine",
+            "xllamacpp is not installed",
+            wrong=True,
+            mend=f"{sys.executable} -m pip install 'aiflow-jupyter[embedded]'",
+        )
     else:
         yield Finding("engine", f"xllamacpp {version('xllamacpp')}")
     from aiflow_jupyter.providers import models
@@ -101,8 +109,11 @@ def _model() -> Iterator[Finding]:
 def _widget() -> Iterator[Finding]:
     from aiflow_jupyter.notebook.widget import built
 
-    yield (Finding("widget", "built") if built() else
-           Finding("widget", "its JavaScript is missing", wrong=True, mend="in a checkout: make lab; else reinstall"))  # fmt: skip
+    yield (
+        Finding("widget", "built")
+        if built()
+        else Finding("widget", "its JavaScript is missing", wrong=True, mend="in a checkout: make lab; else reinstall")
+    )
 
 
 def _jupyter() -> Iterator[Finding]:
@@ -111,20 +122,29 @@ def _jupyter() -> Iterator[Finding]:
 
     places = [Path(path) for path in jupyter_path()]
     for what, inside, mend in (
-        ("lab extension", Path("labextensions", "aiflow-jupyter", "package.json"), "no highlighting and a slower Cancel"),
+        (
+            "lab extension",
+            Path("labextensions", "aiflow-jupyter", "package.json"),
+            "no highlighting and a slower Cancel",
+        ),
         ("kernelspec", Path("kernels", "aiflow", "kernel.json"), "use any Python kernel and %load_ext aiflow_jupyter"),
     ):
         found = next((place / inside for place in places if (place / inside).is_file()), None)
         if found is not None:
             yield Finding(what, f"at {found.parent}")
         else:
-            yield Finding(what, f"not where Jupyter looks ({mend})", mend=f"{sys.executable} -m pip install aiflow-jupyter")
+            yield Finding(
+                what, f"not where Jupyter looks ({mend})", mend=f"{sys.executable} -m pip install aiflow-jupyter"
+            )
     command = shutil.which("jupyter")
     if command is None:
         yield Finding("front end", "no `jupyter` on the PATH", mend="start it with: aiflow lab")
     elif Path(command).resolve().parent != Path(sys.executable).resolve().parent and not _same(command):
-        yield Finding("front end", f"`jupyter` on the PATH is {command}, of another environment than this one",
-                      mend="start it with `aiflow lab`, or pip install aiflow-jupyter there too, to see the live graph")  # fmt: skip
+        yield Finding(
+            "front end",
+            f"`jupyter` on the PATH is {command}, of another environment than this one",
+            mend="start it with `aiflow lab`, or pip install aiflow-jupyter there too, to see the live graph",
+        )
     else:
         yield Finding("front end", command)
 
@@ -141,7 +161,9 @@ def _same(command: str) -> bool:
 def _proxies() -> Iterator[Finding]:
     proxies = {name: value for name, value in urllib.request.getproxies().items() if name in ("http", "https", "all")}
     if proxies:
-        yield Finding("proxies", f"set for {', '.join(sorted(proxies))}; models on this machine are reached without them")
+        yield Finding(
+            "proxies", f"set for {', '.join(sorted(proxies))}; models on this machine are reached without them"
+        )
     else:
         yield Finding("proxies", "none")
 

@@ -63,7 +63,12 @@ def graph_of(spec: GraphSpec) -> Graph:
     return {
         "name": spec.name,
         "nodes": [
-            {"id": node, "operator": declared.operator, "queue": declared.policy.queue, "workers": declared.policy.workers}
+            {
+                "id": node,
+                "operator": declared.operator,
+                "queue": declared.policy.queue,
+                "workers": declared.policy.workers,
+            }
             for node, declared in spec.nodes.items()
         ],
         "edges": [{"from": edge.source, "port": edge.port, "to": edge.target} for edge in spec.edges],

@@ -21,8 +21,11 @@ def shipped() -> Path:
     for folder in (_PACKAGE, _PACKAGE.parent):
         if (folder / NOTEBOOK).is_file():
             return folder / NOTEBOOK
-    raise CommandError("the quickstart notebook is missing from this installation", code="AF811",
-                       hint="reinstall: pip install --force-reinstall aiflow-jupyter")  # fmt: skip
+    raise CommandError(
+        "the quickstart notebook is missing from this installation",
+        code="AF811",
+        hint="reinstall: pip install --force-reinstall aiflow-jupyter",
+    )
 
 
 def open_lab(arguments: Sequence[str]) -> int:
@@ -44,8 +47,11 @@ def open_lab(arguments: Sequence[str]) -> int:
             NOTEBOOK.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(shipped(), NOTEBOOK)
         except OSError as error:
-            raise CommandError(f"{NOTEBOOK} can't be written: {error.strerror}", code="AF811",
-                               hint="change to a folder that you may write to") from error  # fmt: skip
+            raise CommandError(
+                f"{NOTEBOOK} can't be written: {error.strerror}",
+                code="AF811",
+                hint="change to a folder that you may write to",
+            ) from error
     # The kernelspec starts `python`: this interpreter's folder comes first, whether or not its environment is active.
     environment = dict(os.environ, PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
     return subprocess.call([sys.executable, "-m", "jupyterlab", str(NOTEBOOK), *arguments], env=environment)  # noqa: S603

@@ -1,7 +1,8 @@
 """The live picture of a run under its cell: a widget where a front end answers, text gauges where none does.
 
 The kernel sends at most 30 frames a second and only what changed. When the run is over the output becomes static: the
-graph with its last figures as data (for the JupyterLab extension), as SVG and as text, so that the saved notebook shows it.
+graph with its last figures as data (for the JupyterLab extension), as SVG and as text, so that the saved notebook
+shows it.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ HELLO_TIMEOUT_S = 2.0
 TEXT_EVERY_S = 0.5
 
 NO_VIEW = (
-    "No live view answered. If no graph is drawn above: pip install aiflow-jupyter in the environment of the front end\n"
-    "(jupyter lab), reload the page; `aiflow doctor` says more. Figures as text:"
+    "No live view answered. If no graph is drawn above: pip install aiflow-jupyter in the environment of the\n"
+    "front end (jupyter lab), reload the page; `aiflow doctor` says more. Figures as text:"
 )
 
 

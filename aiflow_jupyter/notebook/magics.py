@@ -35,8 +35,8 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         self._host = host
         self._graphs: dict[str, Parsed] = {}
 
-    @no_var_expand
-    @line_cell_magic
+    @no_var_expand  # type: ignore[untyped-decorator]
+    @line_cell_magic  # type: ignore[untyped-decorator]
     def aiflow(self, line: str, cell: str | None = None) -> Any:
         """Ask a model, define a graph, or run one.
 
@@ -63,8 +63,9 @@ class AiflowMagics(Magics):  # type: ignore[misc]
                 return self._define(options.name, cell)
             body = cell.strip("\n") if options.raw else cell_options.insert(cell.strip("\n"), self._variables())
             if not body.strip():
-                raise CommandError("the cell is empty", code="AF802",
-                                   hint="write the question into the lines below the first")  # fmt: skip
+                raise CommandError(
+                    "the cell is empty", code="AF802", hint="write the question into the lines below the first"
+                )
             return self._run(options, body) if options.command == "run" else self._ask(options, body)
         except AiflowError as error:
             # The traceback through this package tells a user nothing; the cause stays for %debug.
@@ -104,16 +105,29 @@ class AiflowMagics(Magics):  # type: ignore[misc]
 
             await asyncio.gather(flow_view.follow(run), *([text_view.follow(run)] if text_view else []))
 
-        handle = self._host.start(spec, body, functions=functions, show=text_view.feed if text_view else None,
-                                  to=options.to, beside=beside, run_id=run_id)  # fmt: skip
+        handle = self._host.start(
+            spec,
+            body,
+            functions=functions,
+            show=text_view.feed if text_view else None,
+            to=options.to,
+            beside=beside,
+            run_id=run_id,
+        )
         return self._conclude(options, handle, lambda result: result)
 
     def _ask(self, options: argparse.Namespace, body: str) -> Any:
         from aiflow_jupyter.notebook.answer import AnswerView, Reply, cause_of, question
         from aiflow_jupyter.notebook.outputs import output_of
 
-        spec = question(tier=options.tier, model=options.model, system=options.system, temperature=options.temperature,
-                        max_tokens=options.max_tokens, seed=options.seed)  # fmt: skip
+        spec = question(
+            tier=options.tier,
+            model=options.model,
+            system=options.system,
+            temperature=options.temperature,
+            max_tokens=options.max_tokens,
+            seed=options.seed,
+        )
         view = AnswerView(output_of(self.shell))
         handle = self._host.start(spec, body, show=view.feed, beside=view.follow)
         try:
@@ -152,8 +166,10 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         for handle in self._host.handles():
             status = handle.status()
             begun = time.strftime("%H:%M:%S", time.localtime(handle.begun))
-            rows.append(f"{handle.id}  {begun}  {status.state:<9}  {status.elapsed_s:6.1f} s  {handle.name}"
-                        f"{f'  {status.message}' if status.message and status.state == 'failed' else ''}")  # fmt: skip
+            rows.append(
+                f"{handle.id}  {begun}  {status.state:<9}  {status.elapsed_s:6.1f} s  {handle.name}"
+                f"{f'  {status.message}' if status.message and status.state == 'failed' else ''}"
+            )
         return "\n".join(rows) or "no run yet"
 
     def _cancel(self, words: list[str]) -> str:

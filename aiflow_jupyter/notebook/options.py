@@ -1,8 +1,8 @@
 """The first line of a cell: options only; the program stands in the body.
 
-    %%aiflow [ask] [--tier T] [-o NAME] [-b] ...       a question
-    %%aiflow graph NAME                                defines a graph
-    %%aiflow run NAME [--to NODE] [-o NAME] [-b]       sends the body through it
+%%aiflow [ask] [--tier T] [-o NAME] [-b] ...       a question
+%%aiflow graph NAME                                defines a graph
+%%aiflow run NAME [--to NODE] [-o NAME] [-b]       sends the body through it
 """
 
 from __future__ import annotations
@@ -68,7 +68,11 @@ def parse_cell_line(line: str) -> argparse.Namespace:
     command = words.pop(0) if words and words[0] in CELL_COMMANDS else "ask"
     if command == "ask" and words and not words[0].startswith("-"):
         close = difflib.get_close_matches(words[0], CELL_COMMANDS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(CELL_COMMANDS)}; a question goes into the body"
+        hint = (
+            f"did you mean {close[0]}?"
+            if close
+            else f"known: {', '.join(CELL_COMMANDS)}; a question goes into the body"
+        )
         raise CommandError(f"unknown command {words[0]!r}", code="AF801", hint=hint)
     options = _parser(command).parse_args(words)
     options.command = command
@@ -93,7 +97,9 @@ def parse_line(line: str) -> list[str]:
     if words[0] not in LINE_COMMANDS:
         close = difflib.get_close_matches(words[0], LINE_COMMANDS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(LINE_COMMANDS)}"
-        raise CommandError(f"unknown command {words[0]!r}", code="AF801", hint=f"{hint}\na question needs a cell: %%aiflow")
+        raise CommandError(
+            f"unknown command {words[0]!r}", code="AF801", hint=f"{hint}\na question needs a cell: %%aiflow"
+        )
     return words
 
 
@@ -128,8 +134,11 @@ def insert(body: str, variables: Mapping[str, Any]) -> str:
         if name not in variables:
             close = difflib.get_close_matches(name, [n for n in variables if not n.startswith("_")], n=1)
             hint = f"did you mean {{{{{close[0]}}}}}?\n" if close else ""
-            raise CommandError(f"the cell has {{{{{name}}}}}, but no variable is called {name!r}", code="AF803",
-                               hint=f"{hint}--raw leaves braces as they are")  # fmt: skip
+            raise CommandError(
+                f"the cell has {{{{{name}}}}}, but no variable is called {name!r}",
+                code="AF803",
+                hint=f"{hint}--raw leaves braces as they are",
+            )
         return as_text(variables[name])
 
     return _INSERT.sub(value, body)

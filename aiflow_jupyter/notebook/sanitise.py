@@ -66,7 +66,7 @@ def plain(text: str) -> str:
 def _fenced(lines: list[str], info: str) -> str:
     longest = max((len(run) for run in re.findall(r"`+", "\n".join(lines))), default=0)
     mark = "`" * max(3, longest + 1)
-    language = re.sub(r"[^\w+#.\-]", "", info.split()[0])[:30] if info.strip() else ""
+    language = re.sub(r"[^\w+#.\-]", "", info.split(maxsplit=1)[0])[:30] if info.strip() else ""
     return "\n".join(["", mark + language, *lines, mark, ""])
 
 
@@ -76,8 +76,11 @@ def _prose(text: str) -> str:
     for span in _CODE_SPAN.finditer(text):
         out.append(_escape(text[last : span.start()]))
         code = span[2]
-        out.append(span[0] if "<" not in code and "](" not in code and "]:" not in code and "![" not in code
-                   else f"<code>{_entities(code.strip())}</code>")  # fmt: skip
+        out.append(
+            span[0]
+            if "<" not in code and "](" not in code and "]:" not in code and "![" not in code
+            else f"<code>{_entities(code.strip())}</code>"
+        )
         last = span.end()
     out.append(_escape(text[last:]))
     # Links are judged on the whole paragraph text, so that a code span can't hide the start of one.

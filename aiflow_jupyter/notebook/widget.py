@@ -61,4 +61,6 @@ def built() -> bool:
 def require_built() -> None:
     """Raise with what to do, if the bundle is missing."""
     if not built():
-        raise CommandError("the widget's JavaScript is not built", code="AF810", hint="run: make lab (or npm run build in js/)")
+        raise CommandError(
+            "the widget's JavaScript is not built", code="AF810", hint="run: make lab (or npm run build in js/)"
+        )

@@ -45,8 +45,9 @@ class Router:
                 raise ConfigError("no tier is configured", code="AF722")
             return chosen
         if tier not in self._tiers:
-            raise ConfigError(f"tier {tier!r} is not configured", code="AF722",
-                              hint=f"configured: {', '.join(self._tiers) or 'none'}")  # fmt: skip
+            raise ConfigError(
+                f"tier {tier!r} is not configured", code="AF722", hint=f"configured: {', '.join(self._tiers) or 'none'}"
+            )
         return tier
 
     async def stream(self, request: Request) -> AsyncIterator[Event]:

@@ -16,7 +16,7 @@ _loaded: dict[int, tuple[Any, ControlRequests | None]] = {}
 
 def load(shell: Any) -> None:
     """Register the magics (and the control handler) with an IPython shell."""
-    from aiflow_jupyter.notebook.magics import AiflowMagics  # noqa: PLC0415 - needs IPython
+    from aiflow_jupyter.notebook.magics import AiflowMagics
 
     if id(shell) in _loaded:
         return

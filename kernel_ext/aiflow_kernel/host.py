@@ -12,7 +12,8 @@ import concurrent.futures
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from aiflow_jupyter.errors import RunError
 
@@ -25,6 +26,14 @@ if TYPE_CHECKING:
     from aiflow_jupyter.tiers.router import Provider
 
 T = TypeVar("T")
+
+
+class Pin(Protocol):
+    """Wraps a coroutine so that what it prints goes to the cell that submitted it."""
+
+    def __call__(self, coroutine: Coroutine[Any, Any, T], /) -> Coroutine[Any, Any, T]:
+        """The coroutine to submit in place of this one."""
+
 
 WAIT_SLICE_S = 0.1
 STOP_TIMEOUT_S = 3.0
@@ -101,7 +110,7 @@ class Host:
     def __init__(
         self,
         make_source: Callable[[], Provider] | None = None,
-        pin: Callable[[Coroutine[Any, Any, T]], Coroutine[Any, Any, T]] | None = None,
+        pin: Pin | None = None,
     ) -> None:
         self._make_source = make_source
         self._pin = pin
@@ -179,10 +188,13 @@ class Host:
         future = self.submit(launch())
         try:
             run = ready.result(timeout=LAUNCH_TIMEOUT_S)
-        except concurrent.futures.TimeoutError:
+        except TimeoutError:
             future.cancel()
-            raise RunError(f"the run can't start: {self._holder()}", code="AF604",
-                           hint="restart the kernel, or interrupt that code") from None  # fmt: skip
+            raise RunError(
+                f"the run can't start: {self._holder()}",
+                code="AF604",
+                hint="restart the kernel, or interrupt that code",
+            ) from None
         handle = RunHandle(self, run, future)
         self._remember(handle)
         return handle
@@ -243,10 +255,8 @@ class Host:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is None or thread is None or not thread.is_alive():
             return
-        try:
+        with suppress(TimeoutError):  # code that holds the loop: the thread is a daemon and ends with the process
             asyncio.run_coroutine_threadsafe(self._shut(), loop).result(timeout=STOP_TIMEOUT_S)
-        except (TimeoutError, concurrent.futures.TimeoutError):
-            pass  # code that holds the loop: the thread is a daemon and ends with the process
         loop.call_soon_threadsafe(loop.stop)
         if threading.current_thread() is not thread:
             thread.join(timeout=1.0)
@@ -262,7 +272,7 @@ _hosts: list[Host] = []
 _hosts_lock = threading.Lock()
 
 
-def current_host(pin: Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]] | None = None) -> Host:
+def current_host(pin: Pin | None = None) -> Host:
     """The one host of this process, made when first asked for."""
     with _hosts_lock:
         if not _hosts:

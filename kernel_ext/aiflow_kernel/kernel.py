@@ -20,7 +20,7 @@ class AiflowKernel(IPythonKernel):  # type: ignore[misc]
 
     async def do_shutdown(self, restart: bool) -> Any:
         """Stop the host, so that providers and their processes end before the kernel does."""
-        from aiflow_kernel.host import current_host  # noqa: PLC0415 - most of the kernel's life does without
+        from aiflow_kernel.host import current_host
 
         current_host().stop()
         result = super().do_shutdown(restart)
