@@ -34,8 +34,8 @@ from aiflow_jupyter.graph.spec import MOST_EDGES, MOST_NODES, EdgeSpec, GraphSpe
 if TYPE_CHECKING:
     from lark import Lark
 
-MOST_TEXT = 200_000
-"""Characters of one graph's text; a graph of a thousand nodes needs half of that."""
+MOST_TEXT = 100_000
+"""Characters of one graph's text: some sixty for each of a thousand nodes, and no more than is read in a second."""
 
 MOST_PROBLEMS = 50
 """Nobody reads more of them in one go, and a hostile text has a hundred thousand."""
@@ -136,8 +136,10 @@ def parse(text: str, name: str, signatures: Signatures) -> Parsed:
             "AF101",
             reader.places["nodes", next(reversed(reader.nodes))],
         )
+    spec = None
     try:
-        spec = None if reader.problems else GraphSpec(name=name, nodes=reader.nodes, edges=reader.edges)
+        if not reader.problems:
+            spec = GraphSpec(name=name, nodes=reader.nodes, edges=reader.edges)
     except ValidationError as error:
         reader.problems += [GraphProblem(f"graph {shown(name)}: {reason(error)}", code="AF103")]
     if spec is None or reader.problems:
@@ -196,10 +198,10 @@ def _expected(error: Any) -> str:
 
 _PIECE = re.compile(
     r"""(?P<comment>\#[^\n]*) | "(?:[^"\\\n]|\\[^\n])*" | '(?:[^'\\\n]|\\[^\n])*'
-    | (?P<open>[(\[]) | (?P<close>[)\]]) | (?P<newline>\n) | [^\#"'()\[\]\n]+ | ["']""",
+    | (?P<open>[(\[]) | (?P<close>[)\]]) | (?P<newline>\n) | [^\#"'()\[\]\n]+ | ["'][^\n]*""",
     re.VERBOSE,
 )
-"""A comment, a whole string, a bracket, a newline, plain text, or a quote that is never closed."""
+"""A comment, a whole string, a bracket, a newline, plain text, or all that follows a quote that is never closed."""
 
 
 def statements(text: str) -> Iterator[tuple[int, str]]:
@@ -242,6 +244,8 @@ class _Reader:
         self.before = 0
 
     def problem(self, message: str, code: str, place: Place, hint: str = "") -> None:
+        if len(self.problems) >= MOST_PROBLEMS:
+            return
         self.problems.append(
             GraphProblem(message, code=code, hint="\n".join(filter(None, (caret(self.text, place), hint))))
         )
@@ -308,6 +312,8 @@ class _Reader:
         for index, part in enumerate(parts):
             if part.data == "positional":
                 value = part.children[0]
+                if signature is None:  # the checks say that it is unknown, or a function that takes none
+                    order.append(f"argument_{index + 1}")
                 if index >= len(order):
                     hint = f"it takes {', '.join(order)}" if order else "it takes no arguments"
                     self.problem(

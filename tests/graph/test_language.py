@@ -1,0 +1,274 @@
+"""The cell language: what it means, and that every mistake is found with its place and a hint."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from aiflow_jupyter.errors import GraphError
+from aiflow_jupyter.graph.builder import Flow
+from aiflow_jupyter.graph.language import MOST_PROBLEMS, MOST_TEXT, Parsed, parse
+from aiflow_jupyter.graph.spec import GraphSpec
+from aiflow_jupyter.operators import SIGNATURES, filter, generate, map, route, segment, sink  # noqa: A004
+
+
+def read(text: str) -> Parsed:
+    return parse(text, "g", SIGNATURES)
+
+
+def problems(text: str):
+    with pytest.raises(GraphError) as error:
+        read(text)
+    return error.value.problems
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "says", "place", "hint"),
+    [
+        ("a = map(f", "AF100", "ends too early", (1, 10), "expected"),
+        ("a = map(f))", "AF100", "unexpected ')'", (1, 11), "expected"),
+        ("a = map(f) $", "AF100", "unexpected character '$'", (1, 12), "expected"),
+        ('a = sink(var="x', "AF100", "unexpected character '\"'", (1, 14), "expected"),
+        ("a ->", "AF100", "ends too early", (1, 5), "expected a name"),
+        ("a = map(f)\na = map(f)", "AF202", "'a' is defined twice (first on line 1)", (2, 1), "another name"),
+        ("a = map(f, true, 3)", "AF204", "too many arguments", (1, 18), "function, inline"),
+        ("a = map(f, function=f)", "AF204", "given twice", (1, 12), ""),
+        ("a = map(f) [queue=0]", "AF401", "queue=0 is not a whole number of at least 1", (1, 13), "at least 1"),
+        ("a = map(f) [queue=true]", "AF401", "queue=True is not", (1, 13), "queue is"),
+        ("a = map(f) [qeue=3]", "AF401", "unknown policy 'qeue'", (1, 13), "did you mean 'queue'?"),
+        ("a = map(f) [overflow=drop]", "AF401", "overflow='drop' is not", (1, 13), "drop_newest"),
+        ("a = map(f) [queue=1, queue=2]", "AF401", "given twice", (1, 22), ""),
+        ("a -> b.answer", "AF203", "has a port but nothing follows", (1, 8), "lane.answer -> next"),
+        ("a = map(f, [1, [2]])", "AF103", "a list can't stand in a list", (1, 16), ""),
+        (r'a = sink(var="\xZZ")', "AF103", r"the escape \x needs 2", (1, 14), "for a backslash"),
+        (r'a = sink(var="\ud800")', "AF103", "no character", (1, 14), "for a backslash"),
+        ("a = map(f, 1e999)", "AF103", "too large", (1, 12), ""),
+        (f"a = map(f, {'9' * 50})", "AF103", "too large", (1, 12), ""),
+        ("x² = map(f)", "AF103", "is not a name", (1, 1), ""),
+        (f"{'x' * 65} = map(f)", "AF103", "at most 64 characters", (1, 1), ""),
+        (f"a -> {'x' * 65}", "AF103", "at most 64 characters", (1, 6), ""),
+    ],
+)
+def test_mistake_has_a_code_a_sentence_a_place_and_a_hint(text, code, says, place, hint):
+    (problem,) = problems(text)
+    assert problem.code == code
+    assert says in problem.message
+    first, *rest = problem.hint.split("\n")
+    assert first.startswith(f"line {place[0]}, column {place[1]}: ")
+    source = text.split("\n")[place[0] - 1]
+    assert first.endswith(source)
+    assert rest[0].index("^") == len(first) - len(source) + place[1] - 1
+    assert hint in problem.hint
+
+
+def test_mistakes_of_every_kind_are_told_in_one_go_in_source_order():
+    found = problems("a = map(f) [qeue=1]\nb = map(\nf)) x\nc = map(f, 1e999)\na = map(f)\nd -> e.x\n? \n")
+    assert [p.code for p in found] == ["AF401", "AF100", "AF103", "AF202", "AF203", "AF100"]
+    assert [p.hint.split(",")[0] for p in found] == [f"line {n}" for n in (1, 3, 4, 5, 6, 7)]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_brackets_span_lines_with_comments_and_places_stay_right(newline):
+    text = newline.join(
+        [
+            'a = map(  # a comment with ] and " in it',
+            "\tf,",
+            "",
+            "    inline=true,)  [",
+            "  queue=3 # )",
+            "]",
+            "b = map(f) [qeue=1]",
+        ]
+    )
+    (problem,) = problems(text)
+    assert problem.hint.startswith("line 7, column 13: b = map(f) [qeue=1]")
+    parsed = read(text.replace("qeue", "queue"))
+    assert parsed.spec.nodes["a"].args == {"function": "f", "inline": True}
+    assert parsed.spec.nodes["a"].policy.queue == 3
+    assert parsed.places["nodes", "a", "args", "function"] == (2, 2)
+    assert parsed.places["nodes", "a", "policy", "queue"] == (5, 3)
+
+
+def test_strings_hold_quotes_arrows_comments_and_escapes():
+    text = r"""a = generate(system="say \"hi\" -> # [no] 'comment'", model='it\'s \n\t\\ \x41\u00e9 \d')  # real"""
+    args = read(text).spec.nodes["a"].args
+    assert args["system"] == "say \"hi\" -> # [no] 'comment'"
+    assert args["model"] == "it's \n\t\\ Aé \\d"
+
+
+def test_names_of_any_script_and_several_ends_of_an_arrow():
+    spec = read("größe = map(f)\n名前 = map(f)\ngröße.error, 名前 -> a, b -> c").spec
+    assert [(e.source, e.port, e.target) for e in spec.edges] == [
+        ("größe", "error", "a"),
+        ("größe", "error", "b"),
+        ("名前", None, "a"),
+        ("名前", None, "b"),
+        ("a", None, "c"),
+        ("b", None, "c"),
+    ]
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\x0b", "\x85", "\x1c"])
+def test_separators_of_unicode_do_not_move_a_place(separator):
+    (problem,) = problems(f'a = generate(system="x{separator}y")\nb = map(f) [qeue=1]')
+    assert problem.hint.startswith("line 2, column 13: b = map(f) [qeue=1]")
+
+
+def test_caret_stands_below_its_column_after_tabs():
+    (problem,) = problems("\ta = map(f)\t[qeue=1]")
+    line, below, *_ = problem.hint.split("\n")
+    assert line[below.index("^") :].startswith("qeue")
+
+
+def test_empty_text_says_what_a_node_looks_like():
+    for text in ("", "\n\n", "# only a comment\n"):
+        (problem,) = problems(text)
+        assert (problem.code, "generate()" in problem.hint) == ("AF102", True)
+
+
+def test_graph_name_that_is_none_is_a_problem_too():
+    with pytest.raises(GraphError, match="is not a name"):
+        parse("a = map(f)", "no name", SIGNATURES)
+
+
+HOSTILE = {
+    "a megabyte": "a" * 1_000_000,
+    "nul": "\0",
+    "open brackets": "a = map(" + "[",
+    "open parentheses": "(",
+    "quotes": '"',
+    "backslashes": '"\\',
+    "newlines": "\n",
+    "comments": "#",
+    "ports": "a.b->",
+    "minus": "-",
+    "digits": "1",
+    "commas": "a,",
+    "spaces": " ",
+    "returns": "\r",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_text_is_a_graph_error(name):
+    text = HOSTILE[name]
+    with pytest.raises(GraphError):
+        read((text * (MOST_TEXT // len(text) + 1))[: MOST_TEXT if len(text) < 1000 else None])
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("a = map(" + "[" * 40_000 + "]" * 40_000 + ")", "AF103"),
+        ("\n".join(f"n{i}=m()" for i in range(9_000)), "AF101"),
+        (",".join("a" * 20_000) + "->" + ",".join("b" * 20_000), "AF101"),
+        ("a = map(" + "1," * 45_000 + ")", "AF204"),
+        ("a = map(" + "1" * 90_000 + ")", "AF103"),
+        ("a = map(f)[" + ",".join(f"x{i}=1" for i in range(9_000)) + "]", "AF401"),
+        ("\n".join(f"? {i}" for i in range(9_000)), "AF100"),
+    ],
+    ids=["deep lists", "nodes", "edges", "arguments", "digits", "policies", "mistakes"],
+)
+def test_too_much_of_anything_is_a_graph_error_with_few_problems(text, code):
+    found = problems(text)
+    assert found[-1].code == code
+    assert len(found) <= MOST_PROBLEMS
+    assert all(len(line) < 300 for p in found for line in p.lines())
+
+
+PIECES = ["a", "=", "map", "(", ")", "[", "]", "->", ".", ",", '"', "'", "#", "\\", "\n", "\r\n", "\t", " ", "1", "-"]
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.lists(st.sampled_from([*PIECES, "é", "²", "\u2028", "\0", "x" * 70, "\\u12", "1e999"]))
+    | st.lists(st.characters())
+)
+@example(["a=b('", "\\", "'"])
+def test_any_text_is_a_spec_or_a_graph_error(pieces):
+    text = "".join(pieces)
+    try:
+        parsed = read(text)
+    except GraphError as error:
+        assert error.problems
+        assert all(p.code.startswith("AF1") or p.code.startswith(("AF2", "AF4")) for p in error.problems)
+        assert str(error)
+    else:
+        assert GraphSpec.model_validate(parsed.spec.to_json()) == parsed.spec
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_spec_or_a_graph_error(data):
+    try:
+        read(data.decode("latin-1"))
+    except GraphError as error:
+        assert error.problems
+
+
+TEXT = """
+ask    = generate(tier="auto", temperature=0.5)
+lane   = route(by="phase")
+parts  = segment(by="sentence")
+safe   = filter(no_secrets)            [queue=8, workers=2]
+tidy   = map(tidy, inline=true)
+speech = sink(function=speak)          [queue=9, effect=non_idempotent]
+notes  = sink(jsonl="reasoning.jsonl") [queue=64, overflow=drop_oldest]
+
+ask -> lane
+lane.answer -> parts -> safe -> tidy -> speech
+lane.reasoning -> notes
+"""
+
+
+def tidy(text: str) -> str:
+    return text
+
+
+def no_secrets(text: str) -> bool:
+    return bool(text)
+
+
+def speak(text: str) -> None:
+    del text
+
+
+def test_builder_and_text_give_the_same_spec():
+    flow = Flow("g")
+    ask = flow.add("ask", generate(tier="auto", temperature=0.5))
+    lane = flow.add("lane", route(by="phase"))
+    parts = flow.add("parts", segment(by="sentence"))
+    safe = flow.add("safe", filter(no_secrets), queue=8, workers=2)
+    tidied = flow.add("tidy", map(tidy, inline=True))
+    speech = flow.add("speech", sink(function=speak), queue=9, effect="non_idempotent")
+    notes = flow.add("notes", sink(jsonl="reasoning.jsonl"), queue=64, overflow="drop_oldest")
+    ask >> lane
+    lane["answer"] >> parts >> safe >> tidied >> speech
+    lane["reasoning"] >> notes
+    assert flow.spec == read(TEXT).spec
+    assert flow.functions == {"tidy": tidy, "no_secrets": no_secrets, "speak": speak}
+
+
+def test_spec_survives_its_json_form():
+    spec = read(TEXT).spec
+    assert GraphSpec.model_validate(spec.to_json()) == spec
+    assert GraphSpec.model_validate_json(__import__("json").dumps(spec.to_json())) == spec
+    assert spec.to_json()["edges"][0] == {"from": "ask", "to": "lane"}
+
+
+@pytest.mark.parametrize(
+    ("build", "code"),
+    [
+        (lambda f: (f.add("a", tidy), f.add("a", tidy)), "AF202"),
+        (lambda f: f.add("a", tidy, qeue=1), "AF401"),
+        (lambda f: f["nobody"], "AF206"),
+        (lambda f: f.add("a", tidy) >> Flow("h").add("b", tidy), "AF206"),
+        (lambda f: (f.add("a", tidy), f.add("b", map(type("tidy", (), {"__call__": print})()))), "AF205"),
+        (lambda f: (f.add("no name", tidy), f.spec), "AF200"),
+        (lambda f: f.add("a", generate(temperature=float("inf"))), "AF204"),
+    ],
+)
+def test_mistake_in_python_is_a_graph_error_with_its_code(build, code):
+    with pytest.raises(GraphError) as error:
+        build(Flow("g"))
+    assert error.value.problems[0].code == code
