@@ -63,15 +63,18 @@ def user_behaviour(
     """
     function = binding.functions.get(name)
     if function is None:
-        raise ConfigError(f"node {binding.node!r}: no function is called {name!r}", code="AF205",
-                          hint="define it in a cell before, then run again")  # fmt: skip
-    target = function if inspect.isroutine(function) or inspect.isclass(function) else type(function).__call__
-    if inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target):
-        raise ConfigError(f"node {binding.node!r}: {name!r} yields; this version takes functions that return",
-                          code="AF303")  # fmt: skip
+        raise ConfigError(
+            f"node {binding.node!r}: no function is called {name!r}",
+            code="AF205",
+            hint="define it in a cell before, then run again",
+        )
+    if calls(function, inspect.isgeneratorfunction) or calls(function, inspect.isasyncgenfunction):
+        raise ConfigError(
+            f"node {binding.node!r}: {name!r} yields; this version takes functions that return", code="AF303"
+        )
     whole = wants_event(function)
 
-    if inspect.iscoroutinefunction(target):
+    if calls(function, inspect.iscoroutinefunction):
 
         async def on_loop(event: Event) -> Event | None:
             return finish(event, await function(event if whole else event.payload))
@@ -84,12 +87,17 @@ def user_behaviour(
     return Behaviour("inline" if inline else "thread", plain)
 
 
+def calls(function: Callable[..., Any], kind: Callable[[Any], bool]) -> bool:
+    """Whether calling `function` calls a function of a kind; looks into partials and into objects with `__call__`."""
+    return kind(function) or kind(type(function).__call__)
+
+
 def wants_event(function: Callable[..., Any]) -> bool:
     """Whether the function's first parameter is annotated `Event`."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
-        hints = typing.get_type_hints(function)
-    except (NameError, TypeError, ValueError):
+        hints = typing.get_type_hints(function if inspect.isroutine(function) else type(function).__call__)
+    except Exception:  # noqa: BLE001 - an annotation may be any expression, and fail in any way
         return False
     return bool(parameters) and hints.get(parameters[0].name) is Event
 

@@ -79,7 +79,9 @@ def messages_of(payload: Any) -> tuple[Message, ...]:
     """
     if isinstance(payload, str):
         return (Message(role="user", content=payload),)
-    if isinstance(payload, (list, tuple)) and all(isinstance(m, Mapping) and {"role", "content"} <= m.keys() for m in payload):
+    if isinstance(payload, (list, tuple)) and all(
+        isinstance(m, Mapping) and {"role", "content"} <= m.keys() for m in payload
+    ):
         return tuple(Message(role=m["role"], content=m["content"]) for m in payload)
     raise CommandError(f"generate takes a text or a list of messages, not {type(payload).__name__}", code="AF302")
 

@@ -9,6 +9,7 @@ Events without a connected port leave by `else`, or are counted `unrouted` where
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph.builder import OperatorCall, call
 from aiflow_jupyter.graph.signatures import OperatorSignature, Parameter
-from aiflow_jupyter.operators.functions import wants_event
+from aiflow_jupyter.operators.functions import calls, wants_event
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
 
 
@@ -50,8 +51,17 @@ def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
         return Behaviour("inline", _same, port=_kind)
     function = binding.functions.get(by)
     if function is None:
-        raise ConfigError(f"node {binding.node!r}: no function is called {by!r}", code="AF205",
-                          hint="define it in a cell before, then run again")  # fmt: skip
+        raise ConfigError(
+            f"node {binding.node!r}: no function is called {by!r}",
+            code="AF205",
+            hint="define it in a cell before, then run again",
+        )
+    if any(calls(function, kind) for kind in (inspect.iscoroutinefunction, inspect.isgeneratorfunction)):
+        raise ConfigError(
+            f"node {binding.node!r}: route calls {by!r} on the loop, so it has to be a plain function",
+            code="AF303",
+            hint="have a map before it look up what it needs",
+        )
     whole = wants_event(function)
     chosen: dict[str, str] = {}
 

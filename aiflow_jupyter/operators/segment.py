@@ -8,7 +8,7 @@ What is left at `finish` goes out as the last piece; what is left when the strea
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -28,13 +28,21 @@ SIGNATURE = OperatorSignature(
 MOST_HELD = 4_096
 """Characters that are held while no end of a sentence or line comes; then the piece is let go as it is."""
 
-_END = re.compile(r"(?:[.!?…]+[\"'”’)\]]*(?=\s)|[。！？]+[”’」』）]*)|\n[ \t]*\n")
-"""Where a sentence may end: closing punctuation with white space behind it, full-width punctuation, a blank line."""
+_END = re.compile(
+    r"(?<![.!?…])[.!?…]++[\"'”’)\]]*+(?=\s)|(?<![。！？])[。！？]++[”’」』）]*+(?=[\s\S])|\n[ \t]*+\n"  # noqa: RUF001
+)
+"""Where a sentence may end: closing punctuation with white space behind it, full-width punctuation with anything
+behind it, a blank line. Each run is matched once and from its start, so that the time grows with the text alone."""
+
+_RUN = ".!?…\"'”’)]。！？」』） \t\n"  # noqa: RUF001
+"""What an end may be made of: it is looked for from the start of such a run, as more of it may come."""
 
 _NOT_AN_END = re.compile(
     r"(?:\b(?:e\.g|i\.e|etc|cf|vs|al|approx|Dr|Mr|Mrs|Ms|Prof|St|Fig|Eq|No|Sec|Jr|Sr)|\b[A-Z]|(?:^|\n)\s*\d{1,3})\.\Z"
 )
 """An abbreviation, an initial, or the number of a list item before the point."""
+
+_LOOK_BACK = 16
 
 
 def segment(by: str | None = None) -> OperatorCall:
@@ -56,8 +64,9 @@ def sentence_end(text: str, start: int = 0) -> int | None:
     A point is only an end once the character behind it has come, so "3.14" and "e.g." are not split.
     """
     for match in _END.finditer(text, start):
-        if not _NOT_AN_END.search(text, 0, match.end()):
-            return match.end()
+        end = match.end()
+        if not _NOT_AN_END.search(text[max(0, end - _LOOK_BACK) : end]):
+            return end
     return None
 
 
@@ -67,42 +76,70 @@ def line_end(text: str, start: int = 0) -> int | None:
     return None if index < 0 else index + 1
 
 
-def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
-    """The behaviour of `segment`: keeps one text per lineage."""
-    find = line_end if args.get("by") == "line" else sentence_end
-    held: dict[str, str] = {}
-    numbers: dict[str, int] = {}
+_SPACE = re.compile(r"\s*")
 
-    def piece(event: Event, text: str, meta: Mapping[str, Any]) -> Iterator[Event]:
+
+def _spans(text: str, start: int, find: Callable[[str, int], int | None]) -> Iterator[tuple[int, int, int]]:
+    """Where each complete piece begins and ends, and where what follows it begins."""
+    first = 0
+    while True:
+        window = text[first : first + MOST_HELD + 1]
+        end = find(window, start)
+        if end is None or end > MOST_HELD:
+            if len(window) <= MOST_HELD:
+                return
+            end = MOST_HELD
+        space = _SPACE.match(text, first + end)
+        rest = space.end() if space else first + end
+        yield first, first + end, rest
+        first, start = rest, 0
+
+
+class _Held:
+    """The text of one lineage that waits for its end, with the facts of its stream."""
+
+    __slots__ = ("meta", "number", "text")
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.meta: Mapping[str, Any] = {}
+        self.number = 0
+
+
+def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
+    """The behaviour of `segment`: keeps one text per lineage; reasoning and answer are never in one piece."""
+    find = line_end if args.get("by") == "line" else sentence_end
+    lineages: dict[str, _Held] = {}
+
+    def piece(event: Event, held: _Held, text: str, meta: Mapping[str, Any]) -> Iterator[Event]:
         text = text.strip()
         if text:
-            sequence = numbers.get(event.lineage, 0)
-            numbers[event.lineage] = sequence + 1
-            yield Event("chunk", text, event.conversation, binding.node, sequence, event.time, event.lineage, meta)
+            number = held.number
+            held.number += 1
+            yield Event("chunk", text, event.conversation, binding.node, number, event.time, event.lineage, meta)
 
     def gather(event: Event) -> Iterator[Event]:
         if event.kind not in TEXT:
             raise RunError(f"segment takes text, not {event.kind}", code="AF301")
-        before = held.get(event.lineage, "")
-        text = before + event.payload
-        # Only what the new piece can complete is searched: an end needs at most a few characters before it.
-        start = max(0, len(before) - 16)
-        while (end := find(text, start)) is not None or len(text) > MOST_HELD:
-            cut = MOST_HELD if end is None else end
-            yield from piece(event, text[:cut], event.meta)
-            text = text[cut:].lstrip()
-            held[event.lineage] = text
-            start = 0
-        held[event.lineage] = text
+        held = lineages.setdefault(event.lineage, _Held())
+        if held.text and held.meta.get("phase") != event.phase:
+            text, held.text = held.text, ""
+            yield from piece(event, held, text, held.meta)
+        before, held.meta = held.text, event.meta
+        text = before + event.payload if before else event.payload.lstrip()
+        rest = 0
+        for first, end, rest in _spans(text, len(before.rstrip(_RUN)), find):  # noqa: B007 - the last one is used
+            yield from piece(event, held, text[first:end], held.meta)
+        held.text = text[rest:]
 
     def flush(event: Event) -> Iterator[Event]:
-        lineages = list(held) if event.kind == "end" else [event.lineage]
-        meta = MappingProxyType({"complete": False}) if event.kind != "finish" else MappingProxyType({})
-        for lineage in lineages:
-            text = held.pop(lineage, "")
-            source = Event("chunk", None, event.conversation, "", 0, event.time, lineage)
-            yield from piece(source, text, meta)
-            numbers.pop(lineage, None)
+        ended = list(lineages) if event.kind == "end" else [event.lineage]
+        for lineage in ended:
+            held = lineages.pop(lineage, None)
+            if held is not None:
+                meta = held.meta if event.kind == "finish" else MappingProxyType({**held.meta, "complete": False})
+                of = Event("chunk", None, event.conversation, "", 0, event.time, lineage)
+                yield from piece(of, held, held.text, meta)
 
     return Behaviour("iterate", gather, flush=flush)
 

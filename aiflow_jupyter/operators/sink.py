@@ -1,16 +1,17 @@
 """`sink`: where a branch ends.
 
-    speech = sink(function=speak)                 # called with each payload, in the node's own threads
-    notes  = sink(jsonl="reasoning.jsonl")        # one JSON object per event
-    answer = sink(var="answer")                   # collected into the run's result
-    shown  = sink(display=true)                   # streamed under the cell
+speech = sink(function=speak)                 # called with each payload, in the node's own threads
+notes  = sink(jsonl="reasoning.jsonl")        # one JSON object per event
+answer = sink(var="answer")                   # collected into the run's result
+shown  = sink(display=true)                   # streamed under the cell
 """
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -53,8 +54,9 @@ def sink(
         display: streams text under the cell.
         inline: run `function` on the loop: only for cheap ones.
     """
-    return call("sink", function=function, var=var, jsonl=None if jsonl is None else str(jsonl), display=display,
-                inline=inline)  # fmt: skip
+    return call(
+        "sink", function=function, var=var, jsonl=None if jsonl is None else str(jsonl), display=display, inline=inline
+    )
 
 
 def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
@@ -77,13 +79,19 @@ def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
 def _jsonl(path: Path, binding: Binding) -> Behaviour:
     """Appends in a thread: a disk (or a network file system) may be slow."""
     opened: list[IO[str]] = []
+    alone = threading.Lock()  # the node may have several workers
 
-    def write(event: Event) -> None:
+    def file() -> IO[str]:
         if not opened:
             try:
                 opened.append(path.open("a", encoding="utf-8"))
             except OSError as error:
-                raise ConfigError(f"node {binding.node!r}: {path} can't be written: {error.strerror}", code="AF730") from error
+                raise ConfigError(
+                    f"node {binding.node!r}: {path} can't be written: {error.strerror}", code="AF730"
+                ) from error
+        return opened[0]
+
+    def write(event: Event) -> None:
         row = {
             "kind": event.kind,
             "payload": event.payload,
@@ -92,19 +100,23 @@ def _jsonl(path: Path, binding: Binding) -> Behaviour:
             "lineage": event.lineage,
             "phase": event.phase,
         }
-        opened[0].write(json.dumps(row, ensure_ascii=False, default=_plain) + "\n")
-        opened[0].flush()
+        line = json.dumps(row, ensure_ascii=False, default=_plain) + "\n"
+        with alone:
+            file().write(line)
+            file().flush()
 
     def close() -> None:
-        for file in opened:
-            file.close()
+        for each in opened:
+            each.close()
         opened.clear()
 
     return Behaviour("thread", write, close=close)
 
 
 def _plain(value: Any) -> Any:
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else repr(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}  # `asdict` would copy what it holds
+    return repr(value)
 
 
 SINK = Operator(SIGNATURE, bind)
