@@ -73,7 +73,7 @@ def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
 
         return Behaviour("inline", collect)
     show = binding.show
-    return Behaviour("inline", (lambda event: show(event)) if show else (lambda _event: None))
+    return Behaviour("inline", show or (lambda _event: None))
 
 
 def _jsonl(path: Path, binding: Binding) -> Behaviour:
