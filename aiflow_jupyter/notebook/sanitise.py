@@ -2,8 +2,8 @@
 
 What comes out holds no raw HTML but `<code>` with escaped content, no link with a scheme other than http, https or
 mailto, and no image (an image becomes a link, so nothing is fetched by looking). It does not rely on reading Markdown
-exactly as the front end does: outside of fenced blocks every `<` is escaped, and a fenced block is kept only where
-every dialect agrees that it is one (at the left margin, closed, blank lines around it).
+exactly as the front end does: outside of fenced blocks every `<` and every other mark of a fence is escaped, and a
+fenced block is kept only where every dialect agrees that it is one (at the left margin, closed, blank lines around it).
 """
 
 from __future__ import annotations
@@ -12,13 +12,20 @@ import html
 import re
 
 _FENCE = re.compile(r"^(?P<indent>[ \t]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?)(?P<mark>`{3,}|~{3,})(?P<info>[^`\n]*)$")
-_CODE_SPAN = re.compile(r"(?<![`\\])(`+)(?!`)([^\n]*?[^`\n])\1(?!`)")
-_IMAGE = re.compile(r"!\[([^\]\n]*)\]")
-_LINK = re.compile(r"\]\(")
+_ACTS = re.compile(r"<|\]\(|\]:|!\[|ftp://", re.IGNORECASE)
+_FTP = re.compile(r"(ftp)://", re.IGNORECASE)
+_FENCE_MARK = re.compile(r"`{3,}|~{3,}")
+# Every pattern is linear on any text: a hostile answer may not hold the loop. (Of the runs of one length
+# at most one is left without its partner, so that two lengths make at most two searches of a line.)
+_CODE_SPAN = re.compile(r"(?<![`\\])(`{1,2})(?!`)([^\n]*?[^`\n])\1(?!`)")
+_IMAGE = re.compile(r"(?<!!)(!*)!\[(\]?)")
+_LINK = re.compile(r"\]\((\s*)")
 _DEFINITION = re.compile(r"\]:")
 _SCHEME = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.\-]*):")
 _ALLOWED_SCHEMES = frozenset({"http", "https", "mailto"})
 _UNSEEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+_AFTER_SCHEME = re.compile(r"[/?#)]")
+_FAR = 300
 _BETWEEN = re.compile(r"[\s\x00-\x20\\]+")
 
 
@@ -76,11 +83,7 @@ def _prose(text: str) -> str:
     for span in _CODE_SPAN.finditer(text):
         out.append(_escape(text[last : span.start()]))
         code = span[2]
-        out.append(
-            span[0]
-            if "<" not in code and "](" not in code and "]:" not in code and "![" not in code
-            else f"<code>{_entities(code.strip())}</code>"
-        )
+        out.append(span[0] if _ACTS.search(code) is None else f"<code>{literal(code.strip())}</code>")
         last = span.end()
     out.append(_escape(text[last:]))
     # Links are judged on the whole paragraph text, so that a code span can't hide the start of one.
@@ -88,17 +91,25 @@ def _prose(text: str) -> str:
 
 
 def _escape(text: str) -> str:
-    return text.replace("<", "&lt;")
+    # What was not taken as a fence may not be one for another reader either; `ftp:` would become a link by itself.
+    text = _FENCE_MARK.sub(lambda match: literal(match[0]), text.replace("<", "&lt;"))
+    return _FTP.sub(r"\1&#58;//", text)
 
 
-def _entities(code: str) -> str:
+def literal(code: str) -> str:
+    """Text as Markdown that shows it as it is."""
     return re.sub(r"[^\w \-]", lambda match: f"&#{ord(match[0])};", code)
 
 
 def _links(text: str) -> str:
-    text = _IMAGE.sub(lambda match: f"[{match[1] or 'image'}]", text).replace("![", "&#33;[")
+    text = _IMAGE.sub(lambda match: f"{'&#33;' * len(match[1])}[{match[2] and 'image]'}", text)
     text = _DEFINITION.sub("]&#58;", text)
-    return _LINK.sub(lambda match: "](" if _safe(text[match.end() : match.end() + 2000]) else "]&#40;", text)
+
+    def link(match: re.Match[str]) -> str:
+        safe = _safe(text[match.end() : match.end() + _FAR])
+        return ("](" if safe else "]&#40;") + match[1]
+
+    return _LINK.sub(link, text)
 
 
 def _safe(destination: str) -> bool:
@@ -109,6 +120,7 @@ def _safe(destination: str) -> bool:
     bare = _BETWEEN.sub("", decoded).lstrip("<")
     scheme = _SCHEME.match(bare)
     if scheme is None:
-        # A colon before any slash could still be read as a scheme by a laxer reader.
-        return ":" not in re.split(r"[/?#)]", bare, maxsplit=1)[0]
+        # A laxer reader takes any colon before a slash for a scheme's, and one may stand beyond what is seen here.
+        start = _AFTER_SCHEME.split(bare, maxsplit=1)[0]
+        return ":" not in start and (start != bare or len(destination) < _FAR)
     return scheme[1].lower() in _ALLOWED_SCHEMES

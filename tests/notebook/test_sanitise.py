@@ -1,0 +1,299 @@
+"""A model's Markdown after the sanitiser holds nothing that acts, however a reader of Markdown takes it."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from aiflow_jupyter.notebook.sanitise import plain, sanitise
+
+JS = Path(__file__).parents[2] / "js"
+ALLOWED_HTML = {"<code>", "</code>"}
+ALLOWED_SCHEMES = {"http", "https", "mailto"}
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "<IMG SRC=x ONERROR=alert(1)",
+    "<svg/onload=alert(1)>",
+    "<a href='javascript:alert(1)'>x</a>",
+    "<!-- --><b>",
+    "<![CDATA[<b>]]>",
+    "<?php x ?>",
+    "<javascript:alert(1)>",
+    "<https://a.example>",
+    "![x](https://evil.example/pixel.png)",
+    "!![x](https://evil.example/pixel.png)",
+    "![](https://evil.example/pixel.png)",
+    "![a![b](c)](d)",
+    "![a\nb](https://evil.example/pixel.png)",
+    "![x][ref]\n\n[ref]: https://evil.example/pixel.png",
+    "[x]: javascript:alert(1)\n\n[x]",
+    "[x\n]: javascript:alert(1)\n\n[x]",
+    "> [x]: javascript:alert(1)\n\n[x]",
+    "[x](javascript:alert(1))",
+    "[x](JaVaScRiPt:alert(1))",
+    "[x]( javascript:alert(1))",
+    "[x](\njavascript:alert(1))",
+    "[x](" + " " * 3000 + "javascript:alert(1))",
+    "[x](" + "&Tab;" * 900 + "javascript:alert(1))",
+    "[x](" + "\\" * 900 + "javascript:alert(1))",
+    "[x](java\tscript:alert(1))",
+    "[x](java&#x0A;script:alert(1))",
+    "[x](javascript&colon;alert(1))",
+    "[x](javascript&amp;colon;alert(1))",
+    "[x](&#106;avascript:alert(1))",
+    "[x](<javascript:alert(1)>)",
+    "[x](java\\script:alert(1))",
+    "[x](vbscript:x)",
+    "[x](data:text/html;base64,PHNjcmlwdD4=)",
+    "[x](file:///etc/passwd)",
+    "[x](x-app:open)",
+    "[x](\x01javascript:alert(1))",
+    "[x](\u200bjavascript:alert(1))",
+    "[`a`](javascript:alert(1))",
+    "[a `](javascript:alert(1))` b",
+    "[a `b](javascript:alert(1)) `c",
+    "`` [a`](javascript:alert(1)) ``",
+    "`<b>`<img src=x onerror=a>`</b>`",
+    "``<img src=x onerror=a>`",
+    "`a\n<img src=x onerror=a>\nb`",
+    "\\`<img src=x onerror=a>\\`",
+    "ftp://files.example/x",
+    "```\n<b>\n``\n<script>alert(1)</script>",
+    "```html\n<b>\n```\n<script>alert(1)</script>",
+    "````\n```\n<script>alert(1)</script>",
+    "~~~\n```\n~~~\n<script>alert(1)</script>\n```",
+    "``` `\n<script>alert(1)</script>\n```",
+    "```\"><script>alert(1)</script>\nx\n```",
+    "- ```\n  x\n<script>alert(1)</script>\n  ```",
+    "1. ```\n<script>alert(1)</script>",
+    "> ```\n<script>alert(1)</script>\n> ```",
+    "    ```\n<script>alert(1)</script>\n    ```",
+    "a\n    ```\n<script>alert(1)</script>\n    ```",
+    "\t```\n<script>alert(1)</script>",
+    "|a|\n|-|\n|`|<img src=x onerror=a>|`|",
+    "$<img src=x onerror=a>$",
+    "\\[<img src=x onerror=a>\\]",
+    "```\r<script>alert(1)</script>\r```\r<img src=x onerror=a>",
+    "a\x0b<b>\x0c<i>",
+    "\u202e<b>",
+    "&lt;script&gt;alert(1)&lt;/script&gt;",
+]  # fmt: skip
+
+
+def findings(rendered: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The tokens that act: raw HTML, images, links to elsewhere than the web and mail."""
+    bad = []
+    for kind, value in rendered:
+        if kind == "html" and value not in ALLOWED_HTML:
+            bad.append((kind, value))
+        if kind == "image":
+            bad.append((kind, value))
+        if kind == "link":
+            bare = re.sub(r"[\s\x00-\x20]+", "", html.unescape(value))
+            scheme = re.match(r"([a-zA-Z][\w+.\-]*):", bare)
+            if scheme and scheme[1].lower() not in ALLOWED_SCHEMES:
+                bad.append((kind, value))
+    return bad
+
+
+class Everything(MarkdownIt):
+    """CommonMark with tables, where a link to anything is a link: the judging is ours."""
+
+    def validateLink(self, url):  # noqa: N802 - the library's name
+        return True
+
+
+READER = Everything("commonmark", {"html": True}).enable(["table", "strikethrough"])
+
+
+def read_by_markdown_it(text: str) -> list[tuple[str, str]]:
+    out = []
+    tokens = list(READER.parse(text))
+    while tokens:
+        token = tokens.pop()
+        tokens += token.children or []
+        if token.type in ("html_inline", "html_block"):
+            out.append(("html", token.content))
+        elif token.type == "image":
+            out.append(("image", str(token.attrs.get("src"))))
+        elif token.type == "link_open":
+            out.append(("link", str(token.attrs.get("href"))))
+    return out
+
+
+MARKED = """
+import { marked } from "marked";
+const texts = JSON.parse(await new Response(process.stdin).text());
+const all = texts.map((text) => {
+  const found = [];
+  marked.use({ gfm: true });
+  marked.walkTokens(marked.lexer(text), (token) => {
+    if (token.type === "html") found.push(["html", token.raw.trim()]);
+    if (token.type === "image") found.push(["image", token.href]);
+    if (token.type === "link") found.push(["link", token.href]);
+  });
+  return found;
+});
+process.stdout.write(JSON.stringify(all));
+"""
+
+
+def read_by_marked(texts: list[str]) -> list[list[tuple[str, str]]]:
+    done = subprocess.run(
+        ["node", "--input-type=module", "-e", MARKED],
+        input=json.dumps(texts),
+        capture_output=True,
+        text=True,
+        cwd=JS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [[(kind, value) for kind, value in found] for found in json.loads(done.stdout)]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_nothing_that_acts_comes_out(text):
+    assert findings(read_by_markdown_it(sanitise(text))) == []
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_nothing_that_acts_comes_out_of_any_prefix(text):
+    short = re.sub(r"(\s|&Tab;|\\){20,}", lambda match: match[0][:20], text)
+    for end in range(len(short)):
+        assert findings(read_by_markdown_it(sanitise(short[:end]))) == [], short[:end]
+
+
+PIECES = st.one_of(
+    st.sampled_from(HOSTILE),
+    st.sampled_from(
+        ["`", "``", "```", "````", "~~~", "\n", "\n\n", "    ", "\t", "- ", "1. ", "> ", "| ", "\\", "[", "]", "(", ")",
+         "](", "]:", "![", "!", "<", ">", "&", "#", "&lt;", "&#60;", "javascript:", "x", " ", "\r", "$", "$$", "\u200b",
+         "<code>", "</code>", "http://a.example", "]: javascript:x", "<img src=x onerror=a>", "](javascript:x)"]
+    ),
+)  # fmt: skip
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.lists(PIECES, max_size=14).map("".join))
+def test_nothing_that_acts_comes_out_of_any_mixture(text):
+    assert findings(read_by_markdown_it(sanitise(text))) == []
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(PIECES, max_size=8).map("".join), st.data())
+def test_a_quoted_answer_stays_safe(text, data):
+    """Reasoning is shown as a quotation."""
+    prefix = text[: data.draw(st.integers(0, len(text)))]
+    quoted = "\n".join(f"> {line}" for line in sanitise(prefix).split("\n"))
+    assert findings(read_by_markdown_it(f"{quoted}\n\n{sanitise(text)}")) == []
+
+
+def test_the_reader_of_these_tests_sees_what_acts():
+    text = "<b>\n\n[x](javascript:a)\n\n![x](y)\n\n- <i>"
+    kinds = {kind for kind, _ in findings(read_by_markdown_it(text))}
+    assert kinds == {"html", "link", "image"}
+
+
+def test_nothing_that_acts_comes_out_for_jupyterlabs_own_reader(require):
+    require("node with marked", shutil.which("node") and (JS / "node_modules/marked").is_dir(), "npm ci in js/")
+    mixtures: list[str] = []
+
+    @settings(max_examples=1500, deadline=None, database=None)
+    @given(st.lists(PIECES, max_size=14).map("".join))
+    def gather(text):
+        mixtures.append(text)
+
+    gather()
+    prefixes = [text[:end] for text in HOSTILE if len(text) < 100 for end in range(len(text))]
+    texts = [*HOSTILE, *prefixes, *mixtures]
+    sees = read_by_marked(["<b>\n\n[x](javascript:a)\n\n![x](y)"])[0]
+    assert {kind for kind, _ in findings(sees)} == {"html", "link", "image"}
+    bad = {
+        text: found
+        for text, tokens in zip(texts, read_by_marked([sanitise(text) for text in texts]), strict=True)
+        if (found := findings(tokens))
+    }
+    assert bad == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# Heading\n\nA paragraph with *emphasis*, **strength** and `code`.",
+        "- one\n- two\n  - three\n\n1. first\n2. second",
+        "| a | b |\n|---|---|\n| 1 | 2 |",
+        "Euler: $e^{i\\pi} + 1 = 0$, and\n\n$$\\int_0^1 x^2\\,dx = \\tfrac13$$",
+        "[docs](https://docs.example/a?b=c#d), [mail](mailto:a@b.example), [here](other.ipynb), [top](#top)",
+        "> quoted\n\n---\n\nHe said: wow! Really!! [see](https://a.example)",
+        "Use `a[0](x)`? No: a list[int] and f(x).",
+        "Übermäßig 日本語 🙂 — “quotes”",
+    ],
+)
+def test_ordinary_markdown_is_left_alone(text):
+    if "a[0](x)" in text:
+        assert "<code>a&#91;0&#93;&#40;x&#41;</code>" in sanitise(text)
+    else:
+        assert sanitise(text) == text
+
+
+def test_code_blocks_keep_their_text_and_language():
+    text = "Look:\n```python\nif a < b and c > d:\n    print('<b>', x[0](1))\n```\nDone."
+    blocks = [token for token in READER.parse(sanitise(text)) if token.type == "fence"]
+    assert [(block.info, block.content) for block in blocks] == [
+        ("python", "if a < b and c > d:\n    print('<b>', x[0](1))\n")
+    ]
+    assert "Done." in sanitise(text)
+
+
+def test_a_code_block_in_a_list_keeps_its_text():
+    text = "1. Do\n   ```sh\n   echo <x>\n   ```\n2. Done"
+    blocks = [token.content for token in READER.parse(sanitise(text)) if token.type == "fence"]
+    assert blocks == ["echo <x>\n"]
+
+
+def test_tags_are_shown_as_text():
+    assert "1 &lt; 2 and &lt;b>bold&lt;/b>" in sanitise("1 < 2 and <b>bold</b>")
+    assert READER.render(sanitise("use `<div>`")) == "<p>use <code>&lt;div&gt;</code></p>\n"
+
+
+def test_an_image_becomes_a_link_with_its_text():
+    assert sanitise("![a cat](https://a.example/cat.png)") == "[a cat](https://a.example/cat.png)"
+    assert sanitise("![](https://a.example/cat.png)") == "[image](https://a.example/cat.png)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [" ".join("`" * k for k in range(1, 630)), "[a](" * 50_000, "![" * 100_000, "!" * 200_000, "```\n" * 50_000,
+     "[a]: " * 40_000, "](" + "&Tab;" * 40_000, "`a " * 70_000],
+    ids=["runs", "links", "images", "bangs", "fences", "definitions", "entities", "ticks"],
+)  # fmt: skip
+def test_hostile_repetition_is_read_in_linear_work(text):
+    """Twice the text may cost about twice the work; what was quadratic here would run for minutes on ten times it."""
+    assert isinstance(sanitise(text * 4), str)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m", "[31mred[0m"),
+        ("\x1b]0;title\x07", "]0;title"),
+        ("\x9b2J", "2J"),
+        ("a\rb", "ab"),
+        ("a\r\nb\tc", "a\nb\tc"),
+        ("\u202egnp.exe\u2066", "gnp.exe"),
+        ("Grüße 日本 🙂", "Grüße 日本 🙂"),
+    ],
+)
+def test_plain_text_can_not_steer_a_terminal(text, shown):
+    assert plain(text) == shown
