@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from aiflow_jupyter.notebook.sanitise import plain, sanitise
+from aiflow_jupyter.notebook.sanitise import literal, plain, sanitise
 
 if TYPE_CHECKING:
     from aiflow_jupyter.errors import AiflowError
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MOST_BYTES_PER_S = 200_000
 SHORTEST_PAUSE_S = 0.05
+STOP_TIMEOUT_S = 3.0
+"""How long an interrupted cell waits for its run to stop; longer than a run waits for code that won't."""
 
 
 class Handle(Protocol):
@@ -53,6 +55,9 @@ class Handle(Protocol):
 
     def cancel_soon(self) -> None:
         """Ask it to stop."""
+
+    def holder(self) -> str:
+        """What keeps the loop from answering, in words."""
 
 
 class Host(Protocol):
@@ -213,9 +218,10 @@ class AnswerView:
         if reasoning:
             quoted = "\n".join(f"> {line}" for line in sanitise(reasoning).split("\n"))
             parts.insert(0, f"> *Reasoning*\n>\n{quoted}")
-        flat = (f"[reasoning] {reasoning}\n\n" if reasoning else "") + text
+        # What comes later is added at the end, as a terminal only goes forward.
+        flat = "\n\n".join(part for part in (reasoning and f"[reasoning] {reasoning}", text) if part)
         if self._note:
-            parts.append(f"<small>{_escaped(self._note)}</small>")
+            parts.append(f"<small>{literal(self._note)}</small>")
             flat += f"\n\n[{self._note}]\n"
         return {"text/markdown": "\n\n".join(parts), "text/plain": plain(flat)}
 
@@ -242,16 +248,6 @@ async def _over(run: Run) -> None:
 
     with suppress(AiflowError):  # the cell raises it; here it only says that the run is over
         await run.wait()
-
-
-def _escaped(text: str) -> str:
-    return (
-        text.replace("&", "&amp;")
-        .replace("<", "&lt;")
-        .replace("*", "&#42;")
-        .replace("_", "&#95;")
-        .replace("`", "&#96;")
-    )
 
 
 def question(**arguments: Any) -> GraphSpec:
@@ -301,7 +297,10 @@ def finish(handle: Handle) -> Result:
         while not handle.wait(0.1):
             pass
     except KeyboardInterrupt:
-        stopped = handle.cancel(2.0)
+        try:
+            stopped = handle.cancel(STOP_TIMEOUT_S)
+        except KeyboardInterrupt:  # once more: it is not waited for any longer
+            stopped = handle.done()
         raise interrupted(handle, stopped=stopped) from None
     return handle.result()
 
@@ -324,7 +323,7 @@ Interrupted.__name__ = "KeyboardInterrupt"
 def interrupted(handle: Handle, *, stopped: bool) -> Interrupted:
     """What an interrupted cell raises, naming code that can't be stopped."""
     if not stopped:
-        return Interrupted(f"run {handle.name!r} was told to stop, but code on its event loop has not let go yet")
+        return Interrupted(f"run {handle.name!r} was told to stop, but {handle.holder()}")
     still = handle.run.still_running
     left = f"; a thread can't be killed, and node {', '.join(map(repr, still))} still runs" if still else ""
     return Interrupted(f"run {handle.name!r} was stopped{left}")

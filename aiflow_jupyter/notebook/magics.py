@@ -6,6 +6,7 @@ A cell is synchronous: it waits in slices while the host's loop works, so interr
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from aiflow_jupyter.graph.language import Parsed
     from aiflow_jupyter.notebook.answer import Handle, Host
     from aiflow_jupyter.runtime.run import Run
+
+_HISTORY = re.compile(r"In|Out|_{1,3}|_\d+|_i{1,3}|_i\d+|_[dio]h")
+"""What IPython keeps of earlier cells and sets anew with each."""
 
 
 @magics_class
@@ -185,7 +189,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         stopped = handle.cancel()
         still = handle.run.still_running
         if not stopped:
-            return f"{handle.id} {handle.name}: told to stop, but code on its event loop has not let go yet"
+            return f"{handle.id} {handle.name}: told to stop, but {handle.holder()}"
         left = f"; still in a thread: {', '.join(still)}" if still else ""
         return f"{handle.id} {handle.name}: cancelled{left}"
 
@@ -208,7 +212,11 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         """The user's variables, without what IPython itself puts there."""
         hidden = self.shell.user_ns_hidden
         space = self.shell.user_ns
-        return {name: value for name, value in space.items() if name not in hidden or hidden[name] is not value}
+        return {
+            name: value
+            for name, value in space.items()
+            if not _HISTORY.fullmatch(name) and (name not in hidden or hidden[name] is not value)
+        }
 
     def _functions(self) -> dict[str, Callable[..., Any]]:
         """The user's functions and other callables by name, as they are now."""

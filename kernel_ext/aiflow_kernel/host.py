@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from aiflow_jupyter.errors import RunError
+from aiflow_jupyter.errors import RunCancelled, RunError
 
 if TYPE_CHECKING:
     from aiflow_jupyter.events import Event
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.tiers.router import Provider
 
 T = TypeVar("T")
+_log = logging.getLogger("aiflow")
 
 
 class Pin(Protocol):
@@ -80,7 +82,10 @@ class RunHandle:
         """
         if not self.wait(timeout):
             raise TimeoutError
-        return self._future.result()
+        try:
+            return self._future.result()
+        except concurrent.futures.CancelledError:  # the host was stopped before the run had ended
+            raise RunCancelled("the run was cancelled") from None
 
     def cancel(self, timeout: float = STOP_TIMEOUT_S) -> bool:
         """Stop the run and wait until it has stopped; False if it has not after `timeout` seconds."""
@@ -91,6 +96,14 @@ class RunHandle:
         """Ask the run to stop, and return at once."""
         if not self._future.done():
             self._host.submit(self._run.cancel())
+
+    def give_up(self) -> None:
+        """Let go of whoever waits for the run, as its loop ends."""
+        self._future.cancel()
+
+    def holder(self) -> str:
+        """What keeps the loop from answering, in words."""
+        return self._host.holder()
 
     def __await__(self) -> Generator[Any, None, Result]:
         return asyncio.wrap_future(self._future).__await__()
@@ -113,7 +126,7 @@ class Host:
         pin: Pin | None = None,
     ) -> None:
         self._make_source = make_source
-        self._pin = pin
+        self.pin = pin
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -129,7 +142,7 @@ class Host:
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run a coroutine on the loop; starts the loop if need be."""
         loop = self._ensure()
-        return asyncio.run_coroutine_threadsafe(self._pin(coroutine) if self._pin else coroutine, loop)
+        return asyncio.run_coroutine_threadsafe(self.pin(coroutine) if self.pin else coroutine, loop)
 
     def start(
         self,
@@ -182,24 +195,35 @@ class Host:
             try:
                 return await run.run(value, to=to)
             finally:
+                if run.state in ("ready", "running"):  # its input was refused: the view would wait for ever
+                    await run.cancel()
                 if view is not None:
-                    await view
+                    await asyncio.wait({view})
+                    if not view.cancelled() and (broke := view.exception()) is not None:
+                        # A display that breaks takes nothing from the run's result.
+                        _log.warning("the view of run %s broke: %r", run.id, broke)
 
         future = self.submit(launch())
         try:
-            run = ready.result(timeout=LAUNCH_TIMEOUT_S)
-        except TimeoutError:
-            future.cancel()
-            raise RunError(
-                f"the run can't start: {self._holder()}",
-                code="AF604",
-                hint="restart the kernel, or interrupt that code",
-            ) from None
+            run = self._started(ready, future)
+        except BaseException:
+            future.cancel()  # a run that nobody holds may not start later
+            raise
         handle = RunHandle(self, run, future)
         self._remember(handle)
         return handle
 
-    def _holder(self) -> str:
+    def _started(self, ready: concurrent.futures.Future[Run], launched: concurrent.futures.Future[Result]) -> Run:
+        either: list[concurrent.futures.Future[Any]] = [ready, launched]
+        concurrent.futures.wait(either, LAUNCH_TIMEOUT_S, concurrent.futures.FIRST_COMPLETED)
+        if ready.done():
+            return ready.result()
+        if launched.done():
+            launched.result()  # raises what kept it from starting
+        raise RunError(f"the run can't start: {self.holder()}", code="AF604", hint="restart the kernel")
+
+    def holder(self) -> str:
+        """What keeps the loop from answering, in words."""
         node = getattr(self._scheduler.current, "node", None) if self._scheduler else None
         if node is not None:
             return f"code of node {node!r} holds the event loop (an `async def` that blocks)"
@@ -228,26 +252,15 @@ class Host:
         with self._lock:
             if self._loop is not None and self.running:
                 return self._loop
-            started = threading.Event()
+            from aiflow_jupyter.runtime.scheduler import Scheduler
+            from aiflow_jupyter.tiers.router import default_router
+
+            source = (self._make_source or default_router)()
             loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._serve, args=(loop, started), name="aiflow-host", daemon=True)
+            self._source, self._scheduler, self._loop = source, Scheduler(loop), loop
+            self._thread = threading.Thread(target=_serve, args=(loop,), name="aiflow-host", daemon=True)
             self._thread.start()
-            started.wait()
-            self._loop = loop
             return loop
-
-    def _serve(self, loop: asyncio.AbstractEventLoop, started: threading.Event) -> None:
-        from aiflow_jupyter.runtime.scheduler import Scheduler
-        from aiflow_jupyter.tiers.router import default_router
-
-        asyncio.set_event_loop(loop)
-        self._scheduler = Scheduler(loop)
-        self._source = (self._make_source or default_router)()
-        loop.call_soon(started.set)
-        try:
-            loop.run_forever()
-        finally:
-            loop.close()
 
     def stop(self) -> None:
         """Cancel the runs, close the providers and end the thread; the host may be used again afterwards."""
@@ -257,15 +270,26 @@ class Host:
             return
         with suppress(TimeoutError):  # code that holds the loop: the thread is a daemon and ends with the process
             asyncio.run_coroutine_threadsafe(self._shut(), loop).result(timeout=STOP_TIMEOUT_S)
+        for handle in self.handles():
+            handle.give_up()
         loop.call_soon_threadsafe(loop.stop)
         if threading.current_thread() is not thread:
             thread.join(timeout=1.0)
 
     async def _shut(self) -> None:
-        live = [handle.run.cancel() for handle in self._handles.values() if not handle.done()]
-        await asyncio.gather(*live, return_exceptions=True)
+        live = [handle for handle in self.handles() if not handle.done()]
+        await asyncio.gather(*(handle.run.cancel() for handle in live), return_exceptions=True)
+        await asyncio.gather(*live, return_exceptions=True)  # their views, too
         if self._source is not None:
             await self._source.aclose()
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
 
 
 _hosts: list[Host] = []
@@ -276,5 +300,8 @@ def current_host(pin: Pin | None = None) -> Host:
     """The one host of this process, made when first asked for."""
     with _hosts_lock:
         if not _hosts:
-            _hosts.append(Host(pin=pin))
-        return _hosts[0]
+            _hosts.append(Host())
+        host = _hosts[0]
+        if pin is not None:  # the shell may come after the first question
+            host.pin = pin
+        return host
