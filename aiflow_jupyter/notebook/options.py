@@ -149,7 +149,7 @@ def as_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     to_string = getattr(value, "to_string", None)  # a pandas DataFrame or Series, whose str() leaves rows out
-    if callable(to_string):
+    if callable(to_string) and not isinstance(value, type):
         return str(to_string())
     if isinstance(value, (list, tuple)) and value and all(isinstance(row, Mapping) for row in value):
         columns = list(dict.fromkeys(key for row in value for key in row))

@@ -74,7 +74,7 @@ HOSTILE = [
     "````\n```\n<script>alert(1)</script>",
     "~~~\n```\n~~~\n<script>alert(1)</script>\n```",
     "``` `\n<script>alert(1)</script>\n```",
-    "```\"><script>alert(1)</script>\nx\n```",
+    '```"><script>alert(1)</script>\nx\n```',
     "- ```\n  x\n<script>alert(1)</script>\n  ```",
     "1. ```\n<script>alert(1)</script>",
     "> ```\n<script>alert(1)</script>\n> ```",

@@ -1,0 +1,208 @@
+"""What the kernel sends to a live view."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiflow_jupyter.graph import picture
+from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.graph.policy import Policy
+from aiflow_jupyter.graph.spec import EdgeSpec, GraphSpec, NodeSpec
+from aiflow_jupyter.notebook import frames
+from aiflow_jupyter.notebook.frames import Frames, gauges_of, graph_of, ready
+from aiflow_jupyter.notebook.live import bundle_of
+from aiflow_jupyter.operators import SIGNATURES
+from aiflow_jupyter.runtime.metrics import NodeState, NodeStatus, RunState, RunStatus
+
+SHARED = json.loads((Path(__file__).parents[1] / "data/frames.json").read_text("utf-8"))
+SPEC = parse("ask = generate()\nout = sink(display=true) [queue=4]\nask -> out", "flow", SIGNATURES).spec
+
+
+def node(name="ask", state="running", *, depth=0, peak=0, processed=0, emitted=0):
+    figures = dict.fromkeys(("dropped", "errors", "unrouted"), 0) | dict.fromkeys(
+        ("wait_s", "service_s", "blocked_s"), 0.0
+    )
+    return NodeStatus(
+        node=name, state=state, queue=4, workers=1, bound=5, depth=depth, peak=peak, processed=processed,
+        emitted=emitted, first_s=None, p50_s=None, p95_s=None, p99_s=None, **figures
+    )  # fmt: skip
+
+
+def status(*nodes, elapsed=1.0, state="running", message=""):
+    return RunStatus("r1", "flow", state, elapsed, message, nodes or (node(),))
+
+
+def fits(value, hint) -> None:
+    assert set(value) == set(get_type_hints(hint))
+
+
+def test_the_shared_fixture_has_the_shape_of_the_python_types():
+    graph = SHARED["graph"]
+    fits(graph, frames.Graph)
+    for item in graph["nodes"]:
+        fits(item, frames.GraphNode)
+    for item in graph["edges"]:
+        fits(item, frames.GraphEdge)
+    for message in SHARED["messages"]:
+        if message["kind"] == "ack":
+            continue
+        fits(message, frames.Frame)
+        assert message["run"] in get_args(RunState)
+        for values in message["nodes"].values():
+            assert values[0] in get_args(NodeState)
+            assert len(values) == len(ready(SPEC)["nodes"]["ask"])
+
+
+def test_a_real_graph_and_frame_have_the_shape_of_the_shared_fixture():
+    graph = graph_of(SPEC)
+    assert set(graph) == set(SHARED["graph"])
+    assert set(graph["nodes"][0]) == set(SHARED["graph"]["nodes"][0])
+    assert set(graph["edges"][0]) == set(SHARED["graph"]["edges"][0])
+    frame = Frames().frame(status())
+    assert set(frame) == set(SHARED["messages"][1])
+    assert set(bundle_of(SPEC, ready(SPEC))[frames.MIME]) == set(SHARED["mime"])
+
+
+def test_the_graph_is_told_in_the_order_of_its_declaration():
+    assert graph_of(SPEC) == {
+        "name": "flow",
+        "nodes": [
+            {"id": "ask", "operator": "generate", "queue": SPEC.nodes["ask"].policy.queue, "workers": 1},
+            {"id": "out", "operator": "sink", "queue": 4, "workers": 1},
+        ],
+        "edges": [{"from": "ask", "port": None, "to": "out"}],
+    }
+
+
+def test_a_frame_names_only_the_nodes_that_changed():
+    sender = Frames()
+    first = sender.frame(status(node("a"), node("b", "idle")))
+    assert set(first["nodes"]) == {"a", "b"}
+    second = sender.frame(status(node("a", depth=2, peak=2), node("b", "idle")))
+    assert set(second["nodes"]) == {"a"}
+    assert second["nodes"]["a"] == ["running", 2, 2, 0, None]
+
+
+def test_nothing_is_sent_when_nothing_changed():
+    sender = Frames()
+    assert sender.frame(status(elapsed=1.0)) is not None
+    assert sender.frame(status(elapsed=1.1)) is None
+
+
+def test_the_clock_alone_moves_twice_a_second():
+    sender = Frames()
+    sent = [sender.frame(status(elapsed=i / 30)) for i in range(1, 61)]
+    assert 4 <= sum(frame is not None for frame in sent) <= 5
+    assert all(frame["nodes"] == {} for frame in sent[1:] if frame is not None)
+
+
+def test_frames_are_numbered_without_gaps():
+    sender = Frames()
+    numbers = []
+    for i in range(20):
+        frame = sender.frame(status(node(depth=i // 2)))
+        if frame is not None:
+            numbers.append(frame["seq"])
+    assert numbers == list(range(1, 11))
+
+
+def test_a_snapshot_has_every_node_and_the_number_of_the_last_frame():
+    sender = Frames()
+    assert sender.snapshot() is None
+    sender.frame(status(node("a"), node("b")))
+    last = sender.frame(status(node("a", depth=1), node("b")))
+    snapshot = sender.snapshot()
+    assert snapshot["kind"] == "snapshot"
+    assert snapshot["seq"] == last["seq"]
+    assert snapshot["nodes"] == {"a": ["running", 1, 0, 0, None], "b": ["running", 0, 0, 0, None]}
+
+
+def test_snapshot_and_frames_add_up_to_the_same_picture():
+    sender = Frames()
+    shown: dict[str, list] = {}
+    for i in range(30):
+        nodes = (node("a", depth=i % 3), node("b", processed=i // 7), node("c", "blocked" if i % 5 else "running"))
+        frame = sender.frame(status(*nodes, elapsed=i / 10))
+        if frame is not None:
+            shown |= frame["nodes"]
+        assert sender.snapshot()["nodes"] == shown
+
+
+def test_the_rate_is_of_the_last_second_while_the_run_lives():
+    sender = Frames()
+    for i in range(1, 11):
+        sender.frame(status(node(processed=10 * i), elapsed=i * 1.0))
+    assert sender.latest["nodes"]["ask"][4] == 10.0
+    for i in range(1, 11):
+        sender.frame(status(node(processed=100), elapsed=10.0 + i * 0.5))
+    assert sender.latest["nodes"]["ask"][4] == 0.0
+
+
+def test_the_rate_is_of_the_whole_run_once_it_is_over():
+    sender = Frames()
+    sender.frame(status(node(processed=1), elapsed=0.1))
+    frame = sender.frame(status(node(processed=50, state="done"), elapsed=10.0, state="done"))
+    assert frame["nodes"]["ask"][4] == 5.0
+
+
+def test_a_source_that_only_emits_has_a_rate_too():
+    frame = Frames().frame(status(node(emitted=30), elapsed=10.0, state="done"))
+    assert frame["nodes"]["ask"][4] == 3.0
+
+
+def test_the_last_frame_tells_how_the_run_ended():
+    frame = Frames().frame(status(node(state="failed"), state="failed", message="node 'ask' failed"))
+    assert (frame["run"], frame["message"], frame["nodes"]["ask"][0]) == ("failed", "node 'ask' failed", "failed")
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(0, 99), st.integers(0, 10**15), st.sampled_from(get_args(RunState))),
+        max_size=12,
+    )
+)
+def test_every_frame_is_strict_json_with_rates_of_at_least_zero(steps):
+    sender, elapsed, processed = Frames(), 0.0, 0
+    for depth, more, pause, state in steps:
+        elapsed, processed = elapsed + pause / 1e9, processed + more
+        frame = sender.frame(status(node(depth=depth, processed=processed), elapsed=elapsed, state=state))
+        if frame is None:
+            continue
+        json.dumps(frame, allow_nan=False)
+        for values in frame["nodes"].values():
+            assert values[4] is None or values[4] >= 0
+
+
+def test_gauges_take_the_declared_queue_from_the_graph():
+    latest = ready(SPEC) | {"nodes": {"out": ["blocked", 4, 4, 7, 2.5]}}
+    assert gauges_of(latest, graph_of(SPEC)) == {"out": picture.Gauge("blocked", 4, 4, 4, 7, 2.5)}
+
+
+HOSTILE_NAMES = ["<b>&\"'", "]]>", "</svg><script>", "&amp;", "Ünï日本🙂", "x" * 500, "--", "${x}"]
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_the_picture_is_well_formed_whatever_things_are_called(name):
+    nodes = {each: NodeSpec.model_construct(operator=name, args={}, policy=Policy()) for each in (name, f"{name}2")}
+    edge = EdgeSpec.model_construct(source=name, port=name, target=f"{name}2")
+    spec = GraphSpec.model_construct(name=name, nodes=nodes, edges=[edge])  # past the checks, which refuse most names
+    for current in (ready(spec), ready(spec) | {"run": "running"}):
+        svg = ET.fromstring(bundle_of(spec, current)["image/svg+xml"])
+        tags = {element.tag.rpartition("}")[2] for element in svg.iter()}
+        assert tags <= {"svg", "title", "rect", "defs", "marker", "path", "text", "g"}
+        assert name in svg.find("{http://www.w3.org/2000/svg}title").text
+
+
+def test_the_picture_says_in_words_what_it_shows():
+    latest = ready(SPEC) | {"run": "running", "elapsed": 2.0, "nodes": {"ask": ["running", 0, 1, 5, 3.0]}}
+    svg = ET.fromstring(bundle_of(SPEC, latest)["image/svg+xml"])
+    assert svg.attrib["role"] == "img"
+    for word in ("ask", "running", "peak 1", "5 events"):
+        assert word in svg.attrib["aria-label"]
