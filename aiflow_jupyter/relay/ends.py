@@ -1,0 +1,312 @@
+"""One end's WebSocket at the relay: whole messages go from its reads straight into its peer's writes.
+
+The WebSocket protocol is the sans-I/O one of `websockets`; this shell has no task and no queue. All messages of one
+read become one write. What a peer can't take yet waits in its transport, and from `Limits.buffer` bytes on the sender
+is not read, so a channel holds at most that and one read, whatever its ends do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, cast
+
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.protocol import OPEN
+from websockets.server import ServerProtocol
+from websockets.typing import BytesLike
+
+from aiflow_jupyter.relay import channels
+from aiflow_jupyter.relay.capability import Role
+from aiflow_jupyter.relay.channels import Channel
+
+if TYPE_CHECKING:
+    from aiflow_jupyter.relay.server import RelayServer
+
+log = logging.getLogger("aiflow_jupyter.relay")
+
+# At DEBUG websockets logs headers, and with them capabilities, and the content of frames. This logger is in no
+# registry, so that no configuration of logging can turn that on.
+QUIET = logging.Logger("aiflow_jupyter.relay.websockets", level=logging.ERROR)  # noqa: LOG001
+QUIET.parent = log
+
+_PEER_FULL = 1
+_RATE = 2
+
+_BINARY = 0x82
+_HEADERS = [bytes((_BINARY, size)) for size in range(126)]
+
+
+def header(size: int) -> bytes:
+    """The header of an unmasked, unfragmented binary frame (RFC 6455, section 5.2)."""
+    if size < 126:
+        return _HEADERS[size]
+    if size < 0x10000:
+        return b"\x82\x7e" + size.to_bytes(2, "big")
+    return b"\x82\x7f" + size.to_bytes(8, "big")
+
+
+class Socket(asyncio.Protocol):
+    """A socket that is an end of a channel, from its upgrade to its loss.
+
+    Args:
+        relay: whose limits and counters hold.
+        transport: of the connection; its protocol becomes this.
+        websocket: the protocol, which has answered the handshake.
+        channel: the channel that was joined.
+        role: the end that was taken.
+    """
+
+    __slots__ = (
+        "_assembly",
+        "_closer",
+        "_loop",
+        "_paused",
+        "_paused_since",
+        "_pinged",
+        "_rate_timer",
+        "_stalled_at",
+        "_stalled_since",
+        "channel",
+        "full",
+        "heard",
+        "peer",
+        "relay",
+        "role",
+        "transport",
+        "websocket",
+    )
+
+    def __init__(
+        self,
+        relay: RelayServer,
+        transport: asyncio.Transport,
+        websocket: ServerProtocol,
+        channel: Channel,
+        role: Role,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.relay = relay
+        self.transport = transport
+        self.websocket = websocket
+        self.channel = channel
+        self.role = role
+        self.peer: Socket | None = None
+        self.full = False
+        self.heard = self._pinged = self._loop.time()
+        self._stalled_since = self._stalled_at = 0.0
+        self._paused = 0
+        self._paused_since = 0.0
+        self._assembly: list[BytesLike] = []
+        self._rate_timer: asyncio.TimerHandle | None = None
+        self._closer: asyncio.TimerHandle | None = None
+        limit = relay.limits.buffer
+        transport.set_write_buffer_limits(high=limit, low=limit // 4)
+
+    def hint(self, code: int) -> None:
+        """Send a HINT frame."""
+        if self.websocket.state is OPEN:
+            self.transport.write(header(11) + channels.hint(code))
+
+    def meet(self, peer: Socket | None) -> None:
+        """Forward to `peer` from now on; with None drop."""
+        self.peer = peer
+        self._pause_reading(_PEER_FULL, paused=peer is not None and peer.full)
+
+    def dismiss(self, code: int, reason: str) -> None:
+        """Close the socket, in order if the other side takes part and by force if not."""
+        if self.websocket.state is OPEN:
+            self.websocket.send_close(code, reason)
+            self._closed_by_relay(code)
+            self._flush()
+        elif self._closer is None:
+            self._close_soon()
+
+    def abort(self) -> None:
+        """Cut the connection at once."""
+        self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Forward the messages of one read as one write."""
+        now = self.heard = self._loop.time()
+        websocket = self.websocket
+        was_open = websocket.state is OPEN
+        websocket.receive_data(data)
+        out: list[BytesLike] = []
+        frames = size = 0
+        for event in websocket.events_received():
+            frame = cast("Frame", event)
+            opcode = frame.opcode
+            if not was_open:
+                continue
+            if opcode is Opcode.BINARY and frame.fin:
+                body = frame.data
+            elif opcode is Opcode.TEXT:
+                self._fail(CloseCode.UNSUPPORTED_DATA, "this relay forwards binary messages only")
+                was_open = False
+                continue
+            elif opcode is Opcode.BINARY or opcode is Opcode.CONT:
+                whole = self._assemble(frame)
+                if whole is None:
+                    was_open = websocket.state is OPEN
+                    continue
+                body = whole
+            else:
+                continue
+            frames += 1
+            length = len(body)
+            size += length
+            out.append(header(length))
+            out.append(body)
+        if frames:
+            self._forward(out, frames, size, now)
+        if websocket.writes or websocket.state is not OPEN:
+            self._flush()
+            if websocket.state is not OPEN:
+                self._leave()
+
+    def _forward(self, out: list[BytesLike], frames: int, size: int, now: float) -> None:
+        metrics = self.relay.metrics
+        peer = self.peer
+        if peer is None or peer.websocket.state is not OPEN:
+            metrics.dropped += frames
+        else:
+            metrics.frames += frames
+            metrics.bytes += size
+            peer.transport.write(b"".join(out))
+        # What is dropped costs the relay as much to read, so it counts.
+        wait = self.channel.bucket.take(size, now)
+        if wait > 0:
+            self._wait(wait)
+
+    def _assemble(self, frame: Frame) -> bytes | None:
+        """Collect the fragments of a message; websockets has already bounded their sum."""
+        self._assembly.append(frame.data)
+        if frame.fin:
+            whole = b"".join(self._assembly)
+            self._assembly.clear()
+            return whole
+        if len(self._assembly) > self.relay.limits.fragments:
+            self._fail(CloseCode.MESSAGE_TOO_BIG, "too many fragments")
+        return None
+
+    def eof_received(self) -> None:
+        """The other side is gone; asyncio closes the transport."""
+        self.websocket.receive_eof()
+        self._leave()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """Forget everything."""
+        for timer in (self._rate_timer, self._closer):
+            if timer is not None:
+                timer.cancel()
+        self._count_pause(self._loop.time())
+        self._paused = 0
+        self._leave()
+        self.relay.forget(self)
+
+    def pause_writing(self) -> None:
+        """The transport is full: the peer is read no further."""
+        self.full = True
+        self._stalled_since = self._loop.time()
+        self._stalled_at = self.transport.get_write_buffer_size()
+        if self.peer is not None:
+            self.peer._pause_reading(_PEER_FULL, paused=True)  # noqa: SLF001
+
+    def resume_writing(self) -> None:
+        """The transport has room again."""
+        self.full = False
+        if self.peer is not None:
+            self.peer._pause_reading(_PEER_FULL, paused=False)  # noqa: SLF001
+
+    def check(self, now: float) -> None:
+        """Ping when it is time, and close what is dead or takes nothing."""
+        limits = self.relay.limits
+        if self.websocket.state is not OPEN:
+            return
+        if self.full:
+            waiting = self.transport.get_write_buffer_size()
+            if waiting < self._stalled_at:
+                self._stalled_since = now
+            self._stalled_at = waiting
+            if now - self._stalled_since > limits.stall_timeout:
+                self.dismiss(channels.STALLED, "took nothing for too long")
+                return
+        # A socket that is not read can't show that it lives, nor can one whose pong waits behind what it doesn't take.
+        if self._paused or self.full:
+            self.heard = now
+        elif now - self.heard > limits.idle_timeout:
+            self.dismiss(CloseCode.INTERNAL_ERROR, "no sign of life")
+        elif now - self._pinged >= limits.ping_interval:
+            self._pinged = now
+            self.websocket.send_ping(b"")
+            self._flush()
+
+    def _pause_reading(self, reason: int, *, paused: bool) -> None:
+        before = self._paused
+        self._paused = before | reason if paused else before & ~reason
+        if self._paused and not before:
+            self._paused_since = self._loop.time()
+            self.transport.pause_reading()
+        elif before and not self._paused:
+            now = self.heard = self._loop.time()
+            self._paused = before
+            self._count_pause(now)
+            self._paused = 0
+            self.transport.resume_reading()
+
+    def _count_pause(self, now: float) -> None:
+        if self._paused:
+            self.relay.metrics.paused_seconds += now - self._paused_since
+
+    def _wait(self, seconds: float) -> None:
+        self._pause_reading(_RATE, paused=True)
+        if self._rate_timer is not None:
+            self._rate_timer.cancel()
+        self._rate_timer = self._loop.call_later(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        self._rate_timer = None
+        self._pause_reading(_RATE, paused=False)
+
+    def _fail(self, code: int, reason: str) -> None:
+        if self.websocket.state is OPEN:
+            self.websocket.fail(code, reason)
+
+    def _flush(self) -> None:
+        """Write what the protocol has to say: pongs, pings, closes."""
+        for data in self.websocket.data_to_send():
+            if not data:
+                if self.transport.can_write_eof():
+                    self.transport.write_eof()
+                else:
+                    self.transport.close()
+            elif not self.full or self.websocket.state is not OPEN:
+                self.transport.write(data)
+            # Else it is a pong for someone who doesn't read: one more would only add to what they don't take.
+        if self.websocket.state is not OPEN and self._closer is None:
+            self._close_soon()
+
+    def _close_soon(self) -> None:
+        self._closer = self._loop.call_later(self.relay.limits.close_timeout, self.transport.abort)
+        # The answer to the close must be read, whatever else holds.
+        self._pause_reading(_PEER_FULL | _RATE, paused=False)
+
+    def _closed_by_relay(self, code: int) -> None:
+        self.relay.metrics.closes[code] += 1
+
+    def _leave(self) -> None:
+        """Take note of how the socket ended, once, and give up the place in the channel."""
+        channel = self.channel
+        websocket = self.websocket
+        if channel.ends.get(self.role) is not self:
+            return
+        received, sent = websocket.close_rcvd, websocket.close_sent
+        if websocket.parser_exc is not None and sent is not None and received is None:
+            self._closed_by_relay(sent.code)
+        if received is not None and received.code == channels.FINISHED:
+            self.relay.finish(channel)
+        code = received.code if received is not None else sent.code if sent is not None else 1006
+        log.info("event=leave channel=%s role=%s code=%d", channel.name, self.role, code)
+        channel.detach(self.role, self)
+        self.peer = None
