@@ -25,10 +25,10 @@ def check(
         spec: the graph.
         signatures: the known operators.
         functions: the names of the user's functions.
-        parsed: where the spec came from, for line, column and caret.
+        parsed: where the spec came from, for line, column and caret, and with the problems that were found there.
 
     Returns:
-        the problems in source order; empty when the graph may run.
+        the problems, empty when the graph may run.
     """
     return _Checker(spec, signatures, functions, parsed).run()
 
@@ -48,7 +48,7 @@ class _Checker:
         self.signatures = signatures
         self.functions = functions
         self.parsed = parsed
-        self.problems: list[GraphProblem] = []
+        self.problems: list[GraphProblem] = list(parsed.problems) if parsed else []
 
     def run(self) -> list[GraphProblem]:
         """Find them all, up to as many as anybody reads."""

@@ -73,11 +73,13 @@ class Parsed:
         text: its source.
         places: line and column (from 1) by path: `("nodes", id)`, `("nodes", id, "operator")`,
             `("nodes", id, "args", name)`, `("nodes", id, "policy", key)`, `("edges", index)`, `("edges", index, "to")`.
+        problems: mistakes that leave the graph's shape known; a graph with any may not run.
     """
 
     spec: GraphSpec
     text: str
     places: dict[tuple[str | int, ...], Place] = field(default_factory=dict)
+    problems: list[GraphProblem] = field(default_factory=list)
 
     def caret(self, path: Iterable[str | int]) -> str:
         """The source line of a path with a caret below it; empty where the place is unknown."""
@@ -109,15 +111,31 @@ def nearest(word: str, words: Iterable[str]) -> str:
 
 
 def parse(text: str, name: str, signatures: Signatures) -> Parsed:
-    """Read a graph from cell text.
+    """Read a graph from cell text; see `read` for its arguments.
+
+    Raises:
+        GraphError: with every mistake found, each with line, column, source line, caret and a suggestion.
+    """
+    parsed = read(text, name, signatures)
+    if parsed.problems:
+        raise GraphError(parsed.problems, title=name)
+    return parsed
+
+
+def read(text: str, name: str, signatures: Signatures) -> Parsed:
+    """Read a graph from cell text, as far as it can be understood.
 
     Args:
         text: the cell's body.
         name: the graph's name.
         signatures: the known operators; they say what positional arguments are called.
 
+    Returns:
+        the graph with the mistakes that leave its nodes and edges known (a policy, an argument), so that `checks` can
+        tell of all there are in one go.
+
     Raises:
-        GraphError: with every mistake found, each with line, column, source line, caret and a suggestion.
+        GraphError: the text can't be understood; with every mistake found.
     """
     if len(text) > MOST_TEXT:
         raise GraphError(
@@ -136,15 +154,15 @@ def parse(text: str, name: str, signatures: Signatures) -> Parsed:
             "AF101",
             reader.places["nodes", next(reversed(reader.nodes))],
         )
-    spec = None
-    try:
-        if not reader.problems:
-            spec = GraphSpec(name=name, nodes=reader.nodes, edges=reader.edges)
-    except ValidationError as error:
-        reader.problems += [GraphProblem(f"graph {shown(name)}: {reason(error)}", code="AF103")]
-    if spec is None or reader.problems:
+    if any(problem.code.startswith("AF1") for problem in reader.problems):
         raise GraphError(reader.problems, title=name)
-    return Parsed(spec, text, reader.places)
+    try:
+        spec = GraphSpec(name=name, nodes=reader.nodes, edges=reader.edges)
+    except ValidationError as error:
+        raise GraphError(
+            [*reader.problems, GraphProblem(f"graph {shown(name)}: {reason(error)}", code="AF103")], title=name
+        ) from None
+    return Parsed(spec, text, reader.places, reader.problems)
 
 
 def shown(value: Any) -> str:

@@ -95,7 +95,8 @@ def svg(spec: GraphSpec, gauges: Mapping[str, Gauge] | None = None, caption: str
 def _card(node: str, operator: str, x: int, y: int, queue: int, gauge: Gauge | None) -> list[str]:
     out = [
         f'<g><rect x="{x}" y="{y}" width="{_CARD_W}" height="{_CARD_H}" rx="6" fill="#f9fafb" stroke="#9ca3af"/>',
-        f'<text x="{x + 10}" y="{y + 20}" font-size="13" font-weight="600" fill="#111827">{escape(_short(node, 18))}</text>',
+        f'<text x="{x + 10}" y="{y + 20}" font-size="13" font-weight="600" fill="#111827">'
+        f"{escape(_short(node, 18))}</text>",
         f'<text x="{x + 10}" y="{y + 35}" font-size="11" fill="#4b5563">{escape(_short(operator, 14))}'
         f"{f' · {escape(gauge.state)}' if gauge else ''}</text>",
     ]
@@ -110,7 +111,8 @@ def _card(node: str, operator: str, x: int, y: int, queue: int, gauge: Gauge | N
             f'<rect x="{x + 10}" y="{y + 51}" width="{bar}" height="9" rx="2" fill="#e5e7eb"/>',
             f'<rect x="{x + 10}" y="{y + 51}" width="{round(bar * share)}" height="9" rx="2" fill="{colour}"/>',
             f'<rect x="{peak - 1}" y="{y + 48}" width="2" height="15" fill="#374151"/>',
-            f'<text x="{x + bar + 16}" y="{y + 60}" font-size="11" fill="#111827">peak {gauge.peak}/{gauge.queue}</text>',
+            f'<text x="{x + bar + 16}" y="{y + 60}" font-size="11" fill="#111827">'
+            f"peak {gauge.peak}/{gauge.queue}</text>",
         ]
     return [*out, "</g>"]
 

@@ -79,11 +79,11 @@ class AiflowMagics(Magics):  # type: ignore[misc]
 
     def _define(self, name: str, text: str) -> None:
         from aiflow_jupyter.graph.checks import require
-        from aiflow_jupyter.graph.language import parse
+        from aiflow_jupyter.graph.language import read
         from aiflow_jupyter.notebook.live import show_graph
         from aiflow_jupyter.operators import SIGNATURES
 
-        parsed = parse(text, name, SIGNATURES)
+        parsed = read(text, name, SIGNATURES)
         require(parsed.spec, SIGNATURES, self._functions(), parsed)
         self._graphs[name] = parsed
         show_graph(self.shell, parsed.spec)

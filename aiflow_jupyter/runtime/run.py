@@ -22,11 +22,13 @@ from aiflow_jupyter.errors import AiflowError, CommandError, ConfigError, RunCan
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
-from aiflow_jupyter.runtime.guardian import CUT_EVERY, Guardian, InlineGuardian, WorkerGuardian
+from aiflow_jupyter.runtime.guardian import Guardian
+from aiflow_jupyter.runtime.inline import CUT_EVERY, InlineGuardian
 from aiflow_jupyter.runtime.metrics import Answer, RunState, RunStatus, node_status
 from aiflow_jupyter.runtime.scheduler import Scheduler
 from aiflow_jupyter.runtime.source import Source
 from aiflow_jupyter.runtime.threads import NodeThreads
+from aiflow_jupyter.runtime.workers import WorkerGuardian
 
 CLOSE_TIMEOUT_S = 2.0
 """How long `cancel` waits for a node's asynchronous code that does not end when it is cancelled."""

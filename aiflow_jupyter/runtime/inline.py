@@ -1,0 +1,213 @@
+"""The guardian of a function that runs on the loop: an event goes down a chain of these as plain calls.
+
+See `guardian` for the contract. A node that finds itself past the end of a time slice queues and goes on in a slice of
+its own, so that a flood holds the loop for a slice at most; every `CUT_EVERY`th node in a row does so always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aiflow_jupyter.events import CONTROL, Event
+from aiflow_jupyter.graph.policy import Policy
+from aiflow_jupyter.runtime.behaviour import Behaviour
+from aiflow_jupyter.runtime.guardian import CONTROL_STAMP, RAISED, Guardian, Owner
+from aiflow_jupyter.runtime.scheduler import Scheduler
+
+CUT_EVERY = 32
+"""Every so many inline nodes in a row one always queues, so that a long chain does not use up the stack."""
+
+
+class InlineGuardian(Guardian):
+    """Runs a function on the loop, one event at a time.
+
+    `busy` from the moment an event is taken until its last output was taken in and the queue is empty.
+    """
+
+    inline = True
+
+    __slots__ = ("_blocked_at", "_rest", "busy", "cut", "iterates", "pending")
+
+    def __init__(
+        self, node: str, behaviour: Behaviour, policy: Policy, scheduler: Scheduler, owner: Owner, *, cut: bool = False
+    ) -> None:
+        super().__init__(node, behaviour, policy, scheduler, owner)
+        self.iterates = behaviour.mode == "iterate"
+        self.cut = cut
+        self.busy = False
+        self.pending = 0
+        self._rest: Iterator[Event] | None = None
+        self._blocked_at = 0
+
+    def active(self) -> int:
+        """One from the first event until the queue is empty."""
+        return 1 if self.busy else 0
+
+    def blocked(self) -> bool:
+        """Whether the last output waits for a receiver."""
+        return self.pending > 0
+
+    def push(self, event: Event, now: int) -> bool:
+        """Serve an event at once where the node is idle, else queue it."""
+        if self.closed:
+            return True
+        if self.busy or self.cut or self.queue or now >= self.scheduler.slice_end:
+            if not self._admit(event, now):
+                return False
+            if not self.busy and self.queue:
+                self.busy = True
+                self.scheduler.loop.call_soon(self._later)
+            return True
+        self.busy = True
+        self._serve(event, now)
+        if not self.pending and self._rest is None:
+            if self.queue:
+                self._drain()
+            else:
+                self.busy = False
+        return True
+
+    def signal(self, event: Event) -> None:
+        """Let a control event act at once where the node is idle, else queue it."""
+        if self.closed:
+            return
+        if self.busy or self.queue or self.cut:
+            self.queue.append((event, CONTROL_STAMP))
+            self.controls += 1
+            if not self.busy:
+                self.busy = True
+                self.scheduler.loop.call_soon(self._later)
+            return
+        self.busy = True
+        self._control(event)
+        if not self.pending and self._rest is None:
+            self._drain()
+
+    def close(self) -> None:
+        """Stop, and let go of the outputs that are left."""
+        super().close()
+        self._rest = None
+
+    def proceed(self) -> None:
+        """Go on after the parked output was taken in."""
+        if self.closed:
+            return
+        self.blocked_ns += self.scheduler.clock() - self._blocked_at
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._rest is not None:
+            self._pump()
+        if not self.pending and self._rest is None:
+            self._drain()
+
+    def resume(self) -> None:
+        """Go on from the ready list, not from the stack of the receiver."""
+        self.scheduler.ready.append(self)
+
+    def _serve(self, event: Event, start: int) -> None:
+        scheduler = self.scheduler
+        scheduler.current = self
+        if not self.first_ns:
+            self.first_ns = start
+        if self.iterates:
+            self._rest = self._iterate(event)
+            self._pump()
+            return
+        try:
+            out = self.call(event)
+        except RAISED as error:
+            self.processed += 1
+            self._rest = self._failure(event, error)
+            self._pump()
+            return
+        now = scheduler.clock()
+        took = now - start
+        self.service_ns += took
+        self.histogram[took.bit_length()] += 1
+        self.processed += 1
+        if out is not None and not self.closed:
+            self._emit(out, now, self)
+            if self.pending:
+                self._blocked_at = now
+
+    def _iterate(self, event: Event) -> Iterator[Event]:
+        try:
+            yield from self.call(event)
+        except RAISED as error:
+            yield from self._failure(event, error)
+        self.processed += 1
+
+    def _pump(self) -> None:
+        """Emit what is left of one event's outputs, one by one, until it is empty or blocked, or the slice is over."""
+        rest = self._rest
+        assert rest is not None
+        scheduler = self.scheduler
+        clock = scheduler.clock
+        start = clock()
+        while not self.closed:
+            out = next(rest, None)
+            now = clock()
+            self.service_ns += now - start
+            self.histogram[(now - start).bit_length()] += 1
+            if out is None:
+                self._rest = None
+                return
+            if self.closed:
+                return
+            if out.kind in CONTROL:
+                self._pass(out)
+                self._report(out, now, self)
+            else:
+                self._emit(out, now, self)
+            if self.pending:
+                self._blocked_at = now
+                return
+            start = clock()
+            if start >= scheduler.slice_end:
+                self._later_on()
+                return
+
+    def _control(self, event: Event) -> None:
+        if self._due(event):
+            self._rest = self._passing(event)
+            self._pump()
+
+    def _drain(self) -> None:
+        """Serve what is queued, until it is empty, blocked, or the slice is over."""
+        scheduler = self.scheduler
+        clock = scheduler.clock
+        queue = self.queue
+        while queue:
+            event, stamp = queue.popleft()
+            if stamp == CONTROL_STAMP:
+                self.controls -= 1
+                self._control(event)
+            else:
+                now = clock()
+                self.wait_ns += now - stamp
+                if self.waiters:
+                    self._hand_over(now)
+                self._serve(event, now)
+            if self.pending or self.closed:
+                return
+            if self._rest is not None:
+                return
+            if queue and clock() >= scheduler.slice_end:
+                self._later_on()
+                return
+        self.busy = False
+
+    def _later_on(self) -> None:
+        """The slice is over: let the loop turn, then go on."""
+        self.scheduler.used_up()
+        self.scheduler.loop.call_soon(self._later)
+
+    def _later(self) -> None:
+        """Serve what is left and what is queued in a slice of its own."""
+        if self.closed:
+            return
+        scheduler = self.scheduler
+        scheduler.enter(self, scheduler.clock())
+        self._go_on()
+        scheduler.run_ready()
