@@ -1,0 +1,328 @@
+"""The consuming end of a stream, without I/O. The state machine is drawn in `protocol`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from typing import Any
+
+from aiflow_jupyter.relay.crypto import CONSUMER, PRODUCER
+from aiflow_jupyter.relay.errors import (
+    PeerLost,
+    RelayError,
+    SecondConsumer,
+    SecondProducer,
+    StateError,
+    StreamStalled,
+    ValueRefused,
+)
+from aiflow_jupyter.relay.frames import (
+    MAX_VALUE,
+    End,
+    Flag,
+    Kind,
+    State,
+    Status,
+    Type,
+    pack_state,
+    unpack_batch,
+    unpack_beat,
+    unpack_data,
+    unpack_end,
+    unpack_value,
+)
+from aiflow_jupyter.relay.session import DEFAULT_LIMITS, Session, StreamLimits
+
+
+class Consumer(Session):
+    """Hands out values in order, each once, grants credit for what was taken, and knows an end from a cut.
+
+    Attributes:
+        end: what the producer said at the end, once that and all before it have arrived and agree with each other.
+        cancelled: this end asked for the end.
+    """
+
+    _own = CONSUMER
+    _peer = PRODUCER
+
+    def __init__(
+        self,
+        secret: bytes,
+        channel: bytes,
+        limits: StreamLimits = DEFAULT_LIMITS,
+        *,
+        salt: bytes | None = None,
+        now: float = 0.0,
+    ) -> None:
+        super().__init__(secret, channel, limits, salt=salt, now=now)
+        self.end: End | None = None
+        self.cancelled = False
+        self._queue: deque[tuple[list[Any], int]] = deque()  # values, and the size of the frame they came in
+        self._taken = 0  # the size of the frame whose values the application has in hand
+        self._next = 1
+        self._items = 0
+        self._digest = sha256()
+        self._parts: list[bytes] = []
+        self._parts_bytes = 0
+        self._received_bytes = 0
+        self._consumed_frames = 0
+        self._consumed_bytes = 0
+        self._state_seq = 0
+        self._stated = State(1, 0, 0, Flag.NONE)
+        self._beat_seq = 0
+        self._gap = False  # a frame after the one wanted has come
+        self._behind: float | None = None  # since when something is known to be missing
+        self._resumes = 0
+        self._feeding = False
+
+    # What the application does
+
+    def take(self, now: float) -> list[Any]:
+        """The next values; taking more says that those before are done with, which gives the producer credit.
+
+        Returns:
+            the values of one frame in order; empty when none are there yet.
+        """
+        if self._taken:
+            self._consume(self._taken)
+            self._taken = 0
+        values: list[Any] = []
+        if self._queue:
+            values, self._taken = self._queue.popleft()
+        self._grant(now)
+        return values
+
+    def cancel(self, now: float) -> None:
+        """Ask for the end, until the producer has sent it. What is not taken yet is dropped."""
+        if self.cancelled or self.end is not None:
+            return
+        self.cancelled = True
+        while self._queue:
+            self._consume(self._queue.popleft()[1])
+        self._state(now)
+
+    def feed(self, frames: Iterable[bytes], now: float) -> None:
+        """Take frames that came another way (`Producer.rest`), checked like all others.
+
+        Raises:
+            RelayError: as `receive`.
+        """
+        self._feeding = True  # these were not sent on credit
+        try:
+            for frame in frames:
+                self.receive(frame, now)
+        finally:
+            self._feeding = False
+
+    @property
+    def ready(self) -> bool:
+        """There are values to take."""
+        return bool(self._queue)
+
+    @property
+    def over(self) -> bool:
+        """END has arrived and everything agrees."""
+        return self.end is not None
+
+    # What the producer says
+
+    def _handlers(self) -> dict[int, Callable[[bytes, int, float], None]]:
+        return {Type.DATA: self._on_data, Type.END: self._on_end, Type.BEAT: self._on_beat}
+
+    def _expected(self, seq: int, now: float) -> bool:
+        if self._peer_seal is None or seq < self._next:
+            return False  # of nobody known yet, or a repetition of what has arrived
+        if seq > self._next:
+            if not self._gap:
+                self._gap = True
+                self._miss(now)
+                self._state(now, Flag.RESEND)
+            return False
+        return True
+
+    def _arrived(self, now: float) -> None:
+        self._next += 1
+        self._heard = now
+        self._gap, self._behind, self._resumes = False, None, 0
+
+    def _on_data(self, frame: bytes, seq: int, now: float) -> None:
+        if not self._expected(seq, now):
+            return
+        assert self._peer_seal is not None
+        plain = self._peer_seal.open(frame, Type.DATA, seq)
+        kind, payload = unpack_data(plain)
+        size = len(frame)
+        if not self._feeding and (
+            seq > self._consumed_frames + self.limits.window_frames
+            or self._received_bytes + size > self._consumed_bytes + self.limits.window_bytes
+        ):
+            raise StateError("the producer sent more than it had credit for")
+        values = self._values(kind, payload)
+        self._digest.update(plain)
+        self._items += len(values)
+        self._received_bytes += size
+        self._arrived(now)
+        if self.cancelled or not values:
+            self._consume(size)
+        else:
+            self._queue.append((values, size))
+        self._grant(now)
+
+    def _values(self, kind: Kind, payload: bytes) -> list[Any]:
+        if kind is Kind.BATCH:
+            if self._parts:
+                raise StateError("a value broke off and another came")
+            return unpack_batch(payload)
+        self._parts.append(payload)
+        self._parts_bytes += len(payload)
+        if self._parts_bytes > MAX_VALUE:
+            raise ValueRefused(f"a value of more than {MAX_VALUE} bytes")
+        if kind is Kind.PART:
+            return []
+        value = unpack_value(b"".join(self._parts))
+        self._parts, self._parts_bytes = [], 0
+        return [value]
+
+    def _on_end(self, frame: bytes, seq: int, now: float) -> None:
+        if not self._expected(seq, now):
+            return
+        assert self._peer_seal is not None
+        end = unpack_end(self._peer_seal.open(frame, Type.END, seq))
+        if (end.items, end.frames, end.digest) != (self._items, seq - 1, self._digest.digest()):
+            raise StateError("the end of the stream does not agree with what came before it")
+        if end.status is Status.OK and self._parts:
+            raise StateError("the stream ended within a value")
+        self._arrived(now)
+        self.end = end
+        self._state(now)
+
+    def _on_beat(self, frame: bytes, seq: int, now: float) -> None:
+        if self._peer_seal is None or seq <= self._beat_seq:
+            return
+        following = unpack_beat(self._peer_seal.open(frame, Type.BEAT, seq))
+        self._beat_seq = seq
+        self._heard = now
+        if following > self._next:  # the line keeps order, so these were lost
+            self._miss(now)
+            self._state(now, Flag.RESEND)
+        else:
+            self._resumes = 0
+            self._state(now)
+
+    def _late(self, message: bytes, now: float) -> None:
+        """The producer still asks: its last acknowledgement was lost."""
+        if message[1:2] != bytes([Type.HINT]) and self._clock - self._asked >= self.limits.repeat / 4:
+            self._asked = now
+            self._state(now)
+
+    # What the producer is told
+
+    def _consume(self, size: int) -> None:
+        self._consumed_frames += 1
+        self._consumed_bytes += size
+
+    def _grant(self, now: float) -> None:
+        """Say how far things are, each quarter of a window: more often would cost the line and gain nothing."""
+        told, frames, size = self._stated, self.limits.window_frames, self.limits.window_bytes
+        if (
+            max(self._next - told.ack, self._consumed_frames + frames - told.frames) * 4 >= frames
+            or (self._consumed_bytes + size - told.size) * 4 >= size
+        ):
+            self._state(now)
+
+    def _state(self, now: float, flags: Flag = Flag.NONE) -> None:
+        if self._seal is None or not self.attached:
+            return
+        if self.end is not None:
+            flags |= Flag.FINISHED
+        elif self.cancelled:
+            flags |= Flag.CANCEL
+        self._asked = now
+        self._state_seq += 1
+        self._stated = State(
+            self._next,
+            self._consumed_frames + self.limits.window_frames,
+            self._consumed_bytes + self.limits.window_bytes,
+            flags,
+        )
+        self._out.append(self._seal.seal(Type.STATE, self._state_seq, pack_state(self._stated, self.limits.pad)))
+
+    # Presence and time
+
+    def _attached(self, now: float) -> None:
+        self._heard += now - self._parted  # silence while this end was away is nobody's fault
+        if self.over:
+            self._state(now)
+            return
+        if self._behind is not None:
+            self._behind = now
+        if self.joined:
+            self._resumes += 1
+        self._greet(now)
+
+    def _detached(self) -> None:
+        self._gap = False
+
+    def _hinted(self, now: float) -> None:
+        if not self._alone:
+            self._greet(now)
+
+    def _greet(self, now: float) -> None:
+        self._asked = now
+        if self.joined:
+            self._state(now, Flag.RESEND)
+        else:
+            self._hello()
+
+    def _met(self, first: bool, now: float) -> None:  # noqa: ARG002  # as of the producer
+        self._state(now)
+
+    def _miss(self, now: float) -> None:
+        if self._behind is None:
+            self._behind = now
+
+    def _slept(self, gap: float) -> None:
+        super()._slept(gap)
+        if self._behind is not None:
+            self._behind += gap
+
+    def _judge(self, now: float) -> None:
+        if not self.joined or not self.attached:
+            return
+        if now - self._heard > self.limits.lost:
+            raise PeerLost(
+                f"the producer has been silent for {self.limits.lost:g} s", hint="what arrived is a part; ask again"
+            )
+        if self._behind is not None and now - self._behind > self.limits.stall:
+            raise StreamStalled(f"what the producer sends has not come through for {self.limits.stall:g} s")
+        if self._resumes > self.limits.resumes:
+            raise StreamStalled(f"{self._resumes} reconnections, and nothing new came through")
+
+    def _due(self) -> float:
+        if not self.joined:
+            return self._asked + self._waiting()
+        return self._asked + (self.limits.repeat if self._gap or self.cancelled else self.limits.beat)
+
+    def _repeat(self, now: float) -> None:
+        if self.joined:
+            self._state(now, Flag.RESEND if self._gap else Flag.NONE)
+        else:
+            self._hello()
+
+    def _fail(self, error: RelayError, now: float) -> None:
+        super()._fail(error, now)
+        self.cancelled = True
+        self._state(now)  # whatever went wrong, nobody reads on: the source can stop
+
+    def _second_peer(self) -> RelayError:
+        return SecondProducer(
+            "another producing process joined this stream",
+            hint="the job was started twice or restarted: ask again, on a new channel",
+        )
+
+    def _second_self(self) -> RelayError:
+        return SecondConsumer(
+            "the producer is bound to another consuming process of this stream",
+            hint="a restarted kernel can't continue a stream: ask again, on a new channel",
+        )
