@@ -40,7 +40,7 @@ _state = click.option(
 @click.option("--max-lifetime", type=click.FloatRange(min=1), default=None, metavar="SECONDS", help="Of a channel.")
 @click.option("--drain", type=click.FloatRange(min=0), default=None, metavar="SECONDS", help="Grace after SIGTERM.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
-def relay(  # noqa: PLR0917
+def relay(
     state: Path,
     host: str,
     port: int,
@@ -61,7 +61,8 @@ def relay(  # noqa: PLR0917
     from aiflow_jupyter.relay.capability import Secret, read_private
     from aiflow_jupyter.relay.keys import KeyStore
     from aiflow_jupyter.relay.limits import Limits
-    from aiflow_jupyter.relay.server import RelayServer, run, tls_context
+    from aiflow_jupyter.relay.server import RelayServer
+    from aiflow_jupyter.relay.service import run, tls_context
 
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key go together")

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
 
+from websockets.datastructures import Headers
 from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
-from websockets.typing import BytesLike
+from websockets.typing import BytesLike, Subprotocol
 
 from aiflow_jupyter.relay import channels
 from aiflow_jupyter.relay.capability import Role
 from aiflow_jupyter.relay.channels import Channel
+from aiflow_jupyter.relay.request import Head, Refusal, bad_request
 
 if TYPE_CHECKING:
     from aiflow_jupyter.relay.server import RelayServer
@@ -30,6 +34,7 @@ log = logging.getLogger("aiflow_jupyter.relay")
 QUIET = logging.Logger("aiflow_jupyter.relay.websockets", level=logging.ERROR)  # noqa: LOG001
 QUIET.parent = log
 
+SUBPROTOCOL = Subprotocol("aiflow-relay.1")
 _PEER_FULL = 1
 _RATE = 2
 
@@ -44,6 +49,31 @@ def header(size: int) -> bytes:
     if size < 0x10000:
         return b"\x82\x7e" + size.to_bytes(2, "big")
     return b"\x82\x7f" + size.to_bytes(8, "big")
+
+
+def accept(head: Head, max_size: int) -> tuple[ServerProtocol, bytes]:
+    """Accept a WebSocket handshake; returns the protocol and what to write.
+
+    Args:
+        head: the request.
+        max_size: the largest message, in bytes.
+
+    Raises:
+        Refusal: it is not a handshake of this subprotocol.
+    """
+    websocket = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=max_size, logger=QUIET)
+    headers = Headers([(name, value) for name, values in head.headers.items() for value in values])
+    # websockets reads the request again, in its own way, but from the one meaning that was found in it.
+    websocket.receive_data(Request(head.path, headers).serialize())
+    events = websocket.events_received()
+    if not events or head.version != "HTTP/1.1":
+        raise bad_request("This is not a WebSocket handshake.")
+    response = websocket.accept(cast("Request", events[0]))
+    if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
+        message = f"This is not a WebSocket handshake of the subprotocol {SUBPROTOCOL}."
+        raise Refusal(HTTPStatus(response.status_code), "AF963", "handshake", message)
+    websocket.send_response(response)
+    return websocket, b"".join(websocket.data_to_send())
 
 
 class Socket(asyncio.Protocol):
@@ -119,6 +149,7 @@ class Socket(asyncio.Protocol):
             self.websocket.send_close(code, reason)
             self._closed_by_relay(code)
             self._flush()
+            self._leave()
         elif self._closer is None:
             self._close_soon()
 

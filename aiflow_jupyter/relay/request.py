@@ -28,7 +28,7 @@ _ONCE = (
 _HEADERS_AT_MOST = 64
 
 
-class Refusal(Exception):  # noqa: N818 - it is an answer, not a failure
+class Refusal(Exception):
     """A request that is answered with an error.
 
     Args:

@@ -14,51 +14,36 @@ themselves what was in flight.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import contextlib
-import hashlib
 import hmac
 import ipaddress
-import json
 import logging
-import math
 import re
 import secrets
-import signal
-import socket as sockets
 import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
-from websockets.datastructures import Headers
-from websockets.http11 import Request
-from websockets.server import ServerProtocol
-from websockets.typing import Subprotocol
-
 from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.relay import channels
-from aiflow_jupyter.relay.capability import Capability, Role, Secret
+from aiflow_jupyter.relay.admission import Admission, too_many
+from aiflow_jupyter.relay.capability import Role, Secret
 from aiflow_jupyter.relay.channels import Channels
 from aiflow_jupyter.relay.connection import Connection
-from aiflow_jupyter.relay.ends import QUIET, Socket
-from aiflow_jupyter.relay.keys import KeyStore, PersonalKey
-from aiflow_jupyter.relay.limits import Limits, Network, RateWindow, source_of
+from aiflow_jupyter.relay.ends import SUBPROTOCOL, Socket, accept
+from aiflow_jupyter.relay.keys import KeyStore
+from aiflow_jupyter.relay.limits import Limits, Network, source_of
 from aiflow_jupyter.relay.metrics import Metrics
-from aiflow_jupyter.relay.request import Head, Refusal, bad_request, json_response, text_response
+from aiflow_jupyter.relay.request import Head, Refusal, json_response, text_response
 
 log = logging.getLogger("aiflow_jupyter.relay")
 
-SUBPROTOCOL = Subprotocol("aiflow-relay.1")
 _JOIN_PATH = re.compile(r"/channels/([0-9a-f]{32})/(producer|consumer)")
-_JOIN_TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
 _PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
-_UNCOUNTED = {"draining", "full", "sockets", "handshakes"}
 
 
 class RelayServer:
@@ -109,10 +94,8 @@ class RelayServer:
         if behind_proxy and not networks:
             networks = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
         self.limits = limits or Limits()
-        self.keys = keys
         self._host = host
         self._port = port
-        self._secret = secret or Secret.fresh()
         self._tls = tls
         self._trusted: tuple[Network, ...] = networks
         self._metrics_token = metrics_token
@@ -120,11 +103,11 @@ class RelayServer:
         self.draining = False
         self.metrics = Metrics(time.monotonic())
         self.channels = Channels(self.limits, secrets.token_bytes(16))
+        self._admission = Admission(keys, secret or Secret.fresh(), self.channels, self.limits, wall)
         self._connections: set[Connection] = set()
         self._handshakes: set[Connection] = set()
         self._sockets: dict[Socket, Connection] = {}
         self._per_source: Counter[str] = Counter()
-        self._rates = RateWindow()
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._all_gone = asyncio.Event()
@@ -269,11 +252,9 @@ class RelayServer:
             log.info("event=finished channel=%s", channel.name)
 
     def note_refusal(self, refusal: Refusal, source: str | None) -> None:
-        """Count a refusal, also against the address that provoked it."""
+        """Count and log a refusal."""
         self.metrics.refusals[refusal.reason] += 1
         log.info("event=refused status=%d reason=%s source=%s", refusal.status, refusal.reason, source or "-")
-        if source is not None and refusal.reason not in _UNCOUNTED and refusal.status != HTTPStatus.TOO_MANY_REQUESTS:
-            self._rates.count(("refused", source), time.monotonic())
 
     # --- requests ---
 
@@ -337,82 +318,29 @@ class RelayServer:
         return text_response(text)
 
     def _open(self, head: Head, body: bytes, source: str) -> bytes:
-        limits, now = self.limits, time.monotonic()
         if self.draining:
             raise _draining()
-        self._take_source(source, now)
-        key = self.keys.find(head.bearer() or "")
-        if key is None:
-            raise Refusal(
-                HTTPStatus.UNAUTHORIZED,
-                "AF950",
-                "key",
-                "The relay does not know this personal key; ask its operator for one (aiflow keys relay add NAME).",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
-        self._take(("open", key.id), limits.channels_per_minute, now, "channel-rate", "This key opens channels")
-        not_after = self._not_after(body)
-        channel = secrets.token_bytes(16)
-        per_key = limits.channels_per_key if key.channels is None else key.channels
-        made = self.channels.open(channel, key.id, not_after, now, per_key=per_key)
+        self._room_for(source)
+        channel, key, answer = self._admission.open(head, body, source)
         self.metrics.channels_opened += 1
-        log.info("event=open channel=%s key=%s", made.name, key.name)
-        capabilities: dict[Role, str] = {
-            role: self._secret.seal(Capability(role, channel, not_after, key.id)) for role in channels.OTHER
-        }
-        return json_response(HTTPStatus.CREATED, {"channel": channel.hex(), **capabilities, "not_after": not_after})
-
-    def _not_after(self, body: bytes) -> int:
-        try:
-            wanted = json.loads(body or b"{}")
-        except (ValueError, RecursionError):
-            raise bad_request("The body is not JSON.") from None
-        now = self._wall()
-        not_after = wanted.get("not_after") if isinstance(wanted, dict) else wanted
-        if isinstance(wanted, dict) and not_after is None:
-            return int(now + min(self.limits.lifetime, self.limits.max_lifetime))
-        if isinstance(not_after, bool) or not isinstance(wanted, dict) or not isinstance(not_after, int | float):
-            raise bad_request('The body is to be a JSON object such as {"not_after": 1767225600}.')
-        if not math.isfinite(not_after) or not_after <= now:
-            raise bad_request("not_after is not a time to come, in Unix seconds.")
-        return int(min(not_after, now + self.limits.max_lifetime))
+        log.info("event=open channel=%s key=%s", channel.name, key.name)
+        return json_response(HTTPStatus.CREATED, answer)
 
     def _join(self, connection: Connection, head: Head, channel_hex: str, role: Role, source: str) -> None:
         _need_method(head, "GET")
         if not head.upgrades():
-            raise Refusal(
-                HTTPStatus.UPGRADE_REQUIRED,
-                "AF962",
-                "upgrade",
-                "This is the address of a WebSocket; connect with the subprotocol aiflow-relay.1.",
-                headers={"Upgrade": "websocket"},
-            )
-        now = time.monotonic()
+            message = f"This is the address of a WebSocket; connect with the subprotocol {SUBPROTOCOL}."
+            raise Refusal(HTTPStatus.UPGRADE_REQUIRED, "AF962", "upgrade", message, headers={"Upgrade": "websocket"})
         if self.draining:
             raise _draining()
-        self._take_source(source, now)
-        capability, key = self._verify(head, channel_hex, role)
-        self._take(
-            ("channel", capability.channel),
-            self.limits.joins_per_minute_channel,
-            now,
-            "join-rate",
-            "This channel is joined",
-        )
-        per_key = self.limits.joins_per_minute if key.joins_per_minute is None else key.joins_per_minute
-        self._take(("join", key.id), per_key, now, "join-rate-key", "This key's channels are joined")
-        channel = self.channels.find(capability, now)
-        token = _join_token(head)
+        self._room_for(source)
+        channel, token = self._admission.join(head, channel_hex, role, source)
         if not channel.admits(role, token):
             channel.warn()
             log.warning("event=third-party channel=%s role=%s source=%s", channel.name, role, source)
-            raise Refusal(
-                HTTPStatus.CONFLICT,
-                "AF954",
-                "third-party",
-                f"Someone else is the {role} of this channel; both ends have been told. Open a new channel.",
-            )
-        websocket, response = self._upgrade(head)
+            message = f"Someone else is the {role} of this channel; both ends have been told. Open a new channel."
+            raise Refusal(HTTPStatus.CONFLICT, "AF954", "third-party", message)
+        websocket, response = accept(head, self.limits.message)
         connection.transport.write(response)
         connection.upgraded()
         socket = Socket(self, connection.transport, websocket, channel, role)
@@ -423,62 +351,9 @@ class RelayServer:
         log.info("event=join channel=%s role=%s source=%s", channel.name, role, source)
         channel.attach(role, token, socket)
 
-    def _verify(self, head: Head, channel_hex: str, role: Role) -> tuple[Capability, PersonalKey]:
-        capability = self._secret.open(head.bearer() or "")
-        if capability is None:
-            raise _unauthorized("capability", "AF951", "The capability is not one that this relay gave out.")
-        if capability.not_after < self._wall():
-            raise _unauthorized("expired", "AF952", "The capability has expired; open a new channel.")
-        if capability.channel.hex() != channel_hex or capability.role != role:
-            raise Refusal(
-                HTTPStatus.FORBIDDEN,
-                "AF953",
-                "other-place",
-                "The capability is for another channel or the other role; each end has its own.",
-            )
-        key = self.keys.by_id(capability.key_id)
-        if key is None:
-            raise _unauthorized("revoked", "AF951", "The key that opened this channel has been revoked.")
-        return capability, key
-
-    def _upgrade(self, head: Head) -> tuple[ServerProtocol, bytes]:
-        """Accept the WebSocket handshake.
-
-        Raises:
-            Refusal: it is not one.
-        """
-        websocket = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=self.limits.message, logger=QUIET)
-        headers = Headers([(name, value) for name, values in head.headers.items() for value in values])
-        # The request was read strictly before; websockets reads it in its own right, as a client would have written it.
-        websocket.receive_data(Request(head.path, headers).serialize().replace(b"HTTP/1.1", head.version.encode(), 1))
-        (request,) = websocket.events_received() or (None,)
-        if request is None:
-            raise bad_request("This is not a WebSocket handshake.")
-        response = websocket.accept(cast("Request", request))
-        if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
-            raise Refusal(
-                HTTPStatus(response.status_code),
-                "AF963",
-                "handshake",
-                "This is not a WebSocket handshake of the subprotocol aiflow-relay.1.",
-            )
-        websocket.send_response(response)
-        return websocket, b"".join(websocket.data_to_send())
-
-    def _take_source(self, source: str, now: float) -> None:
-        limits = self.limits
-        if self._per_source[source] > limits.sockets_per_source:
-            raise _too_many("sockets-per-source", "There are too many connections from your address", 5)
-        wait = self._rates.wait(("refused", source), limits.refusals_per_minute_source, now)
-        if wait > 0:
-            raise _too_many("guessing", "Too many requests from your address were refused", wait)
-        self._take(("source", source), limits.joins_per_minute_source, now, "source-rate", "Your address connects")
-
-    def _take(self, name: object, limit: int, now: float, reason: str, what: str) -> None:
-        wait = self._rates.wait(name, limit, now)
-        self._rates.count(name, now)
-        if wait > 0:
-            raise _too_many(reason, f"{what} more than {limit} times a minute", wait)
+    def _room_for(self, source: str) -> None:
+        if self._per_source[source] > self.limits.sockets_per_source:
+            raise too_many("sockets-per-source", "There are too many connections from your address", 5)
 
     async def _sweep(self) -> None:
         limits = self.limits
@@ -494,114 +369,6 @@ class RelayServer:
                     end.dismiss(channels.EXPIRED, "the channel expired before the other end came")
 
 
-class SelfRelay:
-    """A relay inside this process, with one key of its own: `async with SelfRelay() as relay:`.
-
-    For a kernel that the cluster can reach. Channels, keys and the secret end with it.
-
-    Args:
-        host: address to listen on; see `RelayServer` for one that is not loopback.
-        port: 0 for any free one.
-        public_host: the name by which the other end reaches this machine; by default `host`, or this machine's name
-            when `host` stands for every address.
-        limits: of the relay.
-        tls: context of a server that ends TLS itself.
-        insecure: allow an address that is not loopback without TLS.
-
-    Attributes:
-        url: base URL for both ends.
-        key: personal key.
-    """
-
-    def __init__(
-        self,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        *,
-        public_host: str | None = None,
-        limits: Limits | None = None,
-        tls: ssl.SSLContext | None = None,
-        insecure: bool = False,
-    ) -> None:
-        keys = KeyStore()
-        self.key = keys.add("self")
-        self.server = RelayServer(keys, host=host, port=port, limits=limits, tls=tls, insecure=insecure)
-        everywhere = host in ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
-        self._name = public_host or (sockets.gethostname() if everywhere else None)
-
-    @property
-    def url(self) -> str:
-        """Base URL for both ends."""
-        if self._name is None:
-            return self.server.url
-        scheme = self.server.url.partition(":")[0]
-        return f"{scheme}://{self._name}:{self.server.port}"
-
-    async def __aenter__(self) -> Self:
-        await self.server.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.server.close()
-
-
-async def run(server: RelayServer, started: Callable[[], None] = lambda: None) -> None:
-    """Serve until SIGTERM or SIGINT, then drain; a second signal closes at once.
-
-    Args:
-        server: not started.
-        started: called when it listens.
-    """
-    loop = asyncio.get_running_loop()
-    signals: asyncio.Queue[None] = asyncio.Queue()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # An event loop of Windows has no signal handlers; there Ctrl-C cancels this task instead.
-        with contextlib.suppress(NotImplementedError):
-            loop.add_signal_handler(number, signals.put_nowait, None)
-    await server.start()
-    started()
-    try:
-        await signals.get()
-        drain, again = loop.create_task(server.drain()), loop.create_task(signals.get())
-        await asyncio.wait((drain, again), return_when=asyncio.FIRST_COMPLETED)
-        again.cancel()
-        drain.cancel()
-    finally:
-        await server.close()
-
-
-def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """A server's TLS context (1.2 and later) from PEM files.
-
-    Raises:
-        ConfigError: they can't be read or don't belong together.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    try:
-        context.load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            f"the certificate {certificate} or its key {key} can't be used: {error}", code="AF973"
-        ) from None
-    return context
-
-
-def _join_token(head: Head) -> bytes:
-    """The hash of the join token."""
-    text = head.get("aiflow-join") or ""
-    raw = b""
-    if _JOIN_TOKEN.fullmatch(text):
-        with contextlib.suppress(binascii.Error):
-            raw = base64.b64decode(text + "=", altchars=b"-_", validate=True)
-    if len(raw) != 32:
-        raise bad_request("Aiflow-Join is to be 32 random bytes of this end, in base64url without padding.")
-    return hashlib.sha256(raw).digest()
-
-
 def _need_method(head: Head, method: str) -> None:
     if head.method != method:
         raise Refusal(
@@ -611,17 +378,6 @@ def _need_method(head: Head, method: str) -> None:
             f"This address takes {method} only.",
             headers={"Allow": method},
         )
-
-
-def _unauthorized(reason: str, code: str, message: str) -> Refusal:
-    return Refusal(HTTPStatus.UNAUTHORIZED, code, reason, message, headers={"WWW-Authenticate": "Bearer"})
-
-
-def _too_many(reason: str, what: str, wait: float) -> Refusal:
-    seconds = max(1, math.ceil(wait))
-    return Refusal(
-        HTTPStatus.TOO_MANY_REQUESTS, "AF956", reason, f"{what}; try again in {seconds} s.", retry_after=wait
-    )
 
 
 def _busy(reason: str, message: str) -> Refusal:
