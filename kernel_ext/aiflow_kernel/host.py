@@ -141,7 +141,11 @@ class Host:
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run a coroutine on the loop; starts the loop if need be."""
-        loop = self._ensure()
+        try:
+            loop = self._ensure()
+        except BaseException:
+            coroutine.close()
+            raise
         return asyncio.run_coroutine_threadsafe(self.pin(coroutine) if self.pin else coroutine, loop)
 
     def start(
@@ -176,6 +180,8 @@ class Host:
             from aiflow_jupyter.operators import OPERATORS
             from aiflow_jupyter.runtime.run import Run
 
+            if not ready.set_running_or_notify_cancel():
+                raise asyncio.CancelledError  # whoever wanted it has given up
             try:
                 assert self._scheduler is not None
                 run = Run(
@@ -207,7 +213,8 @@ class Host:
         try:
             run = self._started(ready, future)
         except BaseException:
-            future.cancel()  # a run that nobody holds may not start later
+            ready.cancel()  # a run that nobody holds may not start later, nor go on
+            future.cancel()
             raise
         handle = RunHandle(self, run, future)
         self._remember(handle)

@@ -1,0 +1,263 @@
+"""Answers as they stream, and live pictures, against a display that keeps what it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+
+from aiflow_jupyter.errors import ProviderError, RunError
+from aiflow_jupyter.events import Event
+from aiflow_jupyter.notebook import answer as answers
+from aiflow_jupyter.notebook.answer import AnswerView, question
+from aiflow_jupyter.notebook.outputs import DisplayOutput, TerminalOutput
+
+WAIT = 20.0
+
+
+def token(text, phase="answer"):
+    return Event("token", text, meta={"phase": phase})
+
+
+def ask(host, view, **arguments):
+    """Ask with the view beside it; the handle when it is over."""
+    handle = host.start(question(tier="local", **arguments), "Hi", show=view.feed, beside=view.follow)
+    assert handle.wait(WAIT)
+    return handle
+
+
+def test_the_first_piece_is_shown_before_the_answer_is_complete(the_host, provider, published):
+    provider.pieces = ["Hello", None]
+    view = AnswerView(DisplayOutput(published))
+    handle = the_host.start(question(), "Hi", show=view.feed, beside=view.follow)
+    while not published.kept:
+        assert not handle.wait(0.01)
+    assert published.kept[0].data == {"text/markdown": "Hello", "text/plain": "Hello"}
+    assert not published.kept[0].update
+    handle.cancel()
+    last = published.kept[-1]
+    assert last.update
+    assert last.id == published.kept[0].id
+    assert "cancelled · this is a part of the answer" in last.data["text/plain"]
+
+
+def test_the_last_update_has_the_whole_text_and_the_badge(the_host, provider, published):
+    provider.pieces = ["*Hello*", " <b>world"]
+    ask(the_host, AnswerView(DisplayOutput(published)))
+    last = published.kept[-1].data
+    assert last["text/markdown"].startswith("*Hello* &lt;b>world\n\n<small>local &#183; scripted")
+    assert last["text/plain"].startswith("*Hello* <b>world\n\n[local · scripted · first token")
+
+
+def test_a_note_is_shown_as_it_is_and_not_as_markdown(the_host, provider, published):
+    provider.pieces = ["Hi", ProviderError("<img src=x> [x](javascript:alert(1)) *b*\nnext")]
+    ask(the_host, AnswerView(DisplayOutput(published)))
+    note = published.kept[-1].data["text/markdown"].partition("<small>")[2]
+    assert not {"<i", "](", "*", "\n"} & {note[i : i + n] for i in range(len(note)) for n in (1, 2)}
+
+
+def test_reasoning_is_quoted_before_the_answer(the_host, provider, published):
+    provider.pieces = [("reasoning", "Let me\n"), ("reasoning", "see <b>"), "Done"]
+    view = AnswerView(DisplayOutput(published))
+    ask(the_host, view)
+    assert (view.reasoning, view.text) == ("Let me\nsee <b>", "Done")
+    last = published.kept[-1].data
+    assert last["text/markdown"].startswith("> *Reasoning*\n>\n> Let me\n> see &lt;b>\n\nDone")
+    assert last["text/plain"].startswith("[reasoning] Let me\nsee <b>\n\nDone")
+
+
+def test_a_terminal_shows_reasoning_and_answer_once(capsys):
+    view = AnswerView(TerminalOutput())
+    for text, phase in [
+        ("Let ", "reasoning"),
+        ("me ", "reasoning"),
+        ("see", "reasoning"),
+        ("A", "answer"),
+        ("B", "answer"),
+    ]:
+        view.feed(token(text, phase))
+        view.show()
+    assert capsys.readouterr().out == "[reasoning] Let me see\n\nAB"
+
+
+class Clocked:
+    """A run that lasts until the test ends it, and a loop time that the view's pauses move."""
+
+    def __init__(self, monkeypatch):
+        self.over = asyncio.Event()
+        self.now = 0.0
+        self.state = "done"
+        self.error = None
+        self.answers = []
+        wait = asyncio.wait
+
+        async def timed(waited, *, timeout=None, **rest):  # noqa: ASYNC109 - asyncio's own name
+            if timeout is None:
+                return await wait(waited, **rest)
+            self.now += timeout
+            await asyncio.sleep(0)
+            return await wait(waited, timeout=0, **rest)
+
+        monkeypatch.setattr(answers.asyncio, "wait", timed)
+
+    async def wait(self):
+        await self.over.wait()
+
+
+async def test_a_long_answer_sends_at_most_200_kilobytes_a_second(monkeypatch):
+    run, sent = Clocked(monkeypatch), []
+
+    class Counted:
+        def show(self, bundle):
+            sent.append((run.now, sum(len(value.encode()) for value in bundle.values())))
+
+    view = AnswerView(Counted())
+    following = asyncio.ensure_future(view.follow(run))
+    while run.now < 60:
+        view.feed(token("wörd " * 40))
+        await asyncio.sleep(0)
+    run.over.set()
+    await following
+    assert sent[0][0] == 0.0
+    for start in range(59):
+        within = [size for at, size in sent if start <= at < start + 1]
+        largest = max(size for _, size in sent if _ < start + 1)
+        assert sum(within) <= 200_000 + largest
+    pauses = [after - before for (before, _), (after, _) in pairwise(sent[:-1])]
+    assert min(pauses) >= answers.SHORTEST_PAUSE_S - 1e-9
+    assert sent[-1][1] == max(size for _, size in sent)
+
+
+def test_a_display_that_raises_takes_nothing_from_the_result(the_host, caplog):
+    class Broken:
+        def show(self, bundle):
+            raise OSError("no display")
+
+    view = AnswerView(Broken())
+    handle = ask(the_host, view)
+    assert handle.result().status.state == "done"
+    assert view.text == "Hello world"
+    assert "no display" in caplog.text
+
+
+def test_a_view_that_ends_early_leaves_the_run_alone(the_host):
+    async def beside(run):
+        del run
+
+    handle = the_host.start(question(), "Hi", beside=beside)
+    assert handle.wait(WAIT)
+    assert handle.result().status.state == "done"
+
+
+def test_a_provider_that_can_not_be_made_is_an_error_and_no_hang():
+    from aiflow_kernel.host import Host
+
+    def make():
+        raise RuntimeError("no configuration")
+
+    host = Host(make)
+    with pytest.raises(RuntimeError, match="no configuration"):
+        host.start(question(), "Hi")
+
+
+def test_ask_in_python_gives_the_reply_and_raises_the_providers_error(the_host, provider):
+    import aiflow_jupyter
+
+    reply = aiflow_jupyter.ask("Hi", tier="local", system="s", max_tokens=3)
+    assert (str(reply), reply.tier) == ("Hello world", "local")
+    assert provider.requests[0].max_tokens == 3
+    assert reply._repr_markdown_() == "Hello world"
+    assert "local · scripted" in repr(reply)
+    provider.pieces = [ProviderError("down")]
+    with pytest.raises(ProviderError, match="down"):
+        aiflow_jupyter.ask("Hi")
+
+
+def test_run_in_python_gives_the_result(the_host):
+    import aiflow_jupyter as af
+
+    flow = af.Flow("flow")
+    asked, heard = flow.add("ask", af.generate()), flow.add("heard", af.sink(var="heard"))
+    asked >> heard
+    assert af.run(flow, "Hi")["heard"] == "Hello world"
+
+
+def test_stopping_the_host_ends_its_runs_and_lets_their_waiters_go(the_host, provider):
+    provider.pieces = ["Hello", None]
+    view = AnswerView(None)
+    handle = the_host.start(question(), "Hi", show=view.feed, beside=view.follow)
+    the_host.stop()
+    assert handle.done()
+    assert (provider.open, provider.closed) == (0, 1)
+    assert not the_host.running
+
+
+def test_a_host_that_was_stopped_starts_again(the_host):
+    ask(the_host, AnswerView(None))
+    the_host.stop()
+    assert ask(the_host, AnswerView(None)).result().status.state == "done"
+
+
+def test_a_blocked_loop_is_told_by_the_name_of_its_node_and_starts_nothing_later(the_host, provider, monkeypatch):
+    import threading
+
+    from aiflow_kernel import host
+
+    from aiflow_jupyter.graph.language import parse
+    from aiflow_jupyter.operators import SIGNATURES
+
+    inside, let_go = threading.Event(), threading.Event()
+
+    async def blocks(text):
+        inside.set()
+        let_go.wait(WAIT)
+        return text
+
+    monkeypatch.setattr(host, "LAUNCH_TIMEOUT_S", 0.2)
+    spec = parse("bad = map(blocks)\nout = sink(var='out')\nbad -> out", "g", SIGNATURES).spec
+    holding = the_host.start(spec, "x", functions={"blocks": blocks})
+    assert inside.wait(WAIT)
+    with pytest.raises(RunError, match="code of node 'bad' holds the event loop"):
+        the_host.start(question(), "Hi")
+    let_go.set()
+    assert holding.wait(WAIT)
+    ask(the_host, AnswerView(None))
+    assert len(provider.requests) == 1
+
+
+def test_an_interrupt_while_a_run_starts_leaves_no_run_behind(the_host, provider, monkeypatch):
+    import concurrent.futures
+
+    def interrupted(*_args, **_kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(concurrent.futures, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            the_host.start(question(), "Hi")
+    assert the_host.handles() == []
+    ask(the_host, AnswerView(None))
+    assert provider.open == 0
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_an_interrupted_wait_stops_the_run_in_one_line(the_host, provider, monkeypatch, second):
+    provider.pieces = ["Hello", None]
+    view = AnswerView(None)
+    handle = the_host.start(question(), "Hi", show=view.feed, beside=view.follow)
+    wait, calls = handle.wait, []
+
+    def interrupted(timeout=None):
+        calls.append(timeout)
+        if len(calls) == 1 or (second and len(calls) == 2):
+            raise KeyboardInterrupt
+        return wait(timeout)
+
+    monkeypatch.setattr(handle, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        answers.finish(handle)
+    assert len(caught.value._render_traceback_()) == 1
+    assert "'question'" in caught.value._render_traceback_()[0]
+    assert wait(WAIT)
+    assert provider.open == 0
