@@ -47,6 +47,24 @@ _OVERHEAD = HEADER.size + TAG_BYTES + 3  # of a DATA frame around its payload
 _ARRAY = 3  # bytes before the values of a batch
 
 
+def pack(value: Any) -> bytes:
+    """A value as it travels; plain msgpack data, arrays as bytes beside what describes them.
+
+    Raises:
+        ValueRefused: the value does not travel.
+    """
+    try:
+        item = bytes(msgpack.packb(value))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ValueRefused(
+            f"a value of type {type(value).__name__} does not travel ({type(error).__name__})",
+            hint="send text, numbers, bytes, lists and maps of them",
+        ) from None
+    if len(item) > MAX_VALUE:
+        raise ValueRefused(f"a value of {len(item)} bytes; at most {MAX_VALUE} travel", hint="send it in parts")
+    return item
+
+
 class Producer(Session):
     """Seals values into frames, keeps them until they are acknowledged, and ends the stream so that all can be checked.
 
@@ -68,7 +86,6 @@ class Producer(Session):
     ) -> None:
         super().__init__(secret, channel, limits, salt=salt, now=now)
         self.cancelled = False
-        self._packer = msgpack.Packer()
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
         self._part = 0  # how much of the first pending value has been sealed
@@ -93,18 +110,18 @@ class Producer(Session):
 
     # What the source does
 
-    def send(self, value: Any, now: float) -> bool:
+    def send(self, item: bytes, now: float, *, busy: bool = False) -> bool:
         """Take a value: sealed at once when the line is idle, else with what else comes before the next `flush`.
 
         Args:
-            value: plain msgpack data; arrays as bytes with what describes them.
+            item: a value as `pack` gives it.
             now: the time.
+            busy: the line is being written to; `flush` will be called after that.
 
         Returns:
             whether all values are sealed; if not, `flush` is to be called soon.
 
         Raises:
-            ValueRefused: the value does not travel. The stream goes on.
             StreamCancelled: the consumer does not want more.
             RelayError: the stream has failed, or has been ended.
         """
@@ -114,19 +131,9 @@ class Producer(Session):
             raise StreamCancelled("the consumer cancelled the stream")
         if self._closing is not None:
             raise RelayError("the stream has been ended; nothing can follow", code="AF902")
-        try:
-            item = self._packer.pack(value)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            self._packer.reset()
-            raise ValueRefused(
-                f"a value of type {type(value).__name__} does not travel ({type(error).__name__})",
-                hint="send text, numbers, bytes, lists and maps of them",
-            ) from None
-        if len(item) > MAX_VALUE:
-            raise ValueRefused(f"a value of {len(item)} bytes; at most {MAX_VALUE} travel", hint="send it in parts")
         self._pending.append(item)
         self._pending_bytes += len(item)
-        if now - self._written > self.limits.idle or self._pending_bytes >= self._payload:
+        if not busy and (now - self._written > self.limits.idle or self._pending_bytes >= self._payload):
             self.flush(now)
         return not self._pending
 

@@ -26,7 +26,7 @@ has the layouts, the reasons and the argument why that holds against a hostile r
 """
 
 from aiflow_jupyter.relay.consumer import Consumer
-from aiflow_jupyter.relay.producer import Producer
+from aiflow_jupyter.relay.producer import Producer, pack
 from aiflow_jupyter.relay.session import DEFAULT_LIMITS, StreamLimits
 
-__all__ = ["DEFAULT_LIMITS", "Consumer", "Producer", "StreamLimits"]
+__all__ = ["DEFAULT_LIMITS", "Consumer", "Producer", "StreamLimits", "pack"]

@@ -183,6 +183,11 @@ class Session:
         out, self._out = self._out, []
         return out
 
+    @property
+    def has_output(self) -> bool:
+        """There are messages to write."""
+        return bool(self._out)
+
     def next_timer(self) -> float | None:
         """When `tick` wants to be called at the latest; `None` once the stream is over."""
         return None if self.over or self.error else self._due()

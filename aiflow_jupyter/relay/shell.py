@@ -1,0 +1,257 @@
+"""What keeps one end of a stream connected: the socket, the clock and the waiting around a machine of `protocol`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, Self, TypeVar
+
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from aiflow_jupyter.relay.errors import (
+    ChannelFinished,
+    FrameError,
+    NoPeer,
+    RelayError,
+    RelayLimit,
+    RelayUnreachable,
+    StreamIncomplete,
+)
+from aiflow_jupyter.relay.link import CLOSE_FINISHED, CLOSE_GONE, CLOSE_LIMIT, Link, delays
+from aiflow_jupyter.relay.session import Session
+
+_log = logging.getLogger(__name__)
+Machine = TypeVar("Machine", bound=Session)
+
+
+class Shell(Generic[Machine]):
+    """Keeps one end connected, moves its messages and fires its timer."""
+
+    def __init__(self, machine: Machine, link: Link, give_up: float, rng: random.Random | None) -> None:
+        self._machine = machine
+        self._link = link
+        self._give_up = give_up
+        self._rng = rng or random.SystemRandom()
+        self._wake = asyncio.Event()
+        self._socket: ClientConnection | None = None
+        self._pumping = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._chores: set[asyncio.Task[None]] = set()
+        self._error: RelayError | None = None
+        self._warned = False
+        self._gone = False  # the relay has finished the channel
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._link.host} {self._machine!r}>"
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Begin to connect; `async with` does it too."""
+        if self._task is None:
+            loop = asyncio.get_running_loop()
+            self._now = loop.time
+            self._machine.detach(self._now())  # tells it the time
+            self._task = loop.create_task(self._run())
+
+    @property
+    def joined(self) -> bool:
+        """The other end has proved that it is there."""
+        return self._machine.joined
+
+    @property
+    def error(self) -> RelayError | None:
+        """Why the stream failed, once it has."""
+        return self._error
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            if self._error is not None:
+                raise self._error
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def _join(self, timeout: float | None, who: str) -> None:  # noqa: ASYNC109  # the caller's own
+        self.start()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._until(lambda: self._machine.joined)
+        except TimeoutError:
+            raise NoPeer(f"no {who} joined within {timeout:g} s") from None
+
+    async def _leave(self, patience: float) -> None:
+        if self._task is None:
+            return
+        if self._machine.over:
+            await asyncio.wait([self._task], timeout=patience)
+        self._task.cancel()
+        await asyncio.wait([self._task, *self._chores], timeout=patience)
+
+    # The connection
+
+    async def _run(self) -> None:
+        try:
+            await self._stay_connected()
+        except RelayError as error:
+            self._fail(error)
+        except Exception as error:
+            self._fail(RelayError(f"the stream broke off ({type(error).__name__})"))
+            raise
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            await self._close(1000)
+            self._fail(StreamIncomplete("this end was closed before the stream's"))
+
+    async def _stay_connected(self) -> None:
+        waits, since = delays(self._rng), self._now()
+        self._arm()
+        while not self._finished():
+            try:
+                self._socket = await self._link.connect()
+            except (RelayUnreachable, RelayLimit) as error:
+                if self._now() - since > self._give_up:
+                    message = f"{error.message}; tried for {self._give_up:g} s"
+                    raise type(error)(message, hint=error.hint) from None
+            except RelayError:
+                if self._machine.over:
+                    return
+                raise
+            else:
+                if await self._serve(self._socket):
+                    waits = delays(self._rng)  # it was of use: begin again with short waits
+                since = self._now()
+            if self._error is not None:
+                raise self._error
+            if not self._finished():
+                await asyncio.sleep(next(waits))
+
+    async def _serve(self, socket: ClientConnection) -> bool:
+        """Read until the connection or the stream ends; whether anything came."""
+        machine, now, came = self._machine, self._now, False
+        try:
+            machine.attach(now())
+            self._kick()
+            async with asyncio.timeout(None) as deadline:
+                while not self._finished():
+                    message = await socket.recv()
+                    came = True
+                    machine.receive(_binary(message), now())
+                    self._wake.set()
+                    self._kick()
+                    if machine.crowded and not self._warned:
+                        self._warned = True
+                        _log.warning("a third party tried to join a channel; the relay says it refused it")
+                    if machine.over:
+                        deadline.reschedule(self._leave_at())
+        except TimeoutError:
+            pass
+        except ConnectionClosed as closed:
+            self._closed(closed.rcvd.code if closed.rcvd else None)
+        except RelayError as error:
+            self._fail(error)
+        else:
+            await self._drained()
+        await self._close(CLOSE_FINISHED)
+        machine.detach(now())
+        return came
+
+    def _closed(self, code: int | None) -> None:
+        if code == CLOSE_GONE:
+            self._fail(ChannelFinished("the channel was finished before the stream's end", hint="ask again"))
+            self._gone = True
+        elif code == CLOSE_LIMIT:
+            self._fail(RelayLimit("the relay ended the stream at one of its limits", hint="its operator knows which"))
+
+    def _finished(self) -> bool:
+        return self._machine.over and (self._gone or self._now() >= self._leave_at())
+
+    def _leave_at(self) -> float:
+        """Until when to stay after the end."""
+        return 0.0
+
+    async def _drained(self) -> None:
+        if self._chores:
+            await asyncio.wait(self._chores, timeout=1)
+
+    async def _close(self, code: int) -> None:
+        socket, self._socket = self._socket, None
+        if socket is None:
+            return
+        with contextlib.suppress(ConnectionClosed, OSError, TimeoutError):
+            if self._error is not None:
+                for frame in self._machine.data_to_send():  # what the other end should know
+                    await socket.send(frame)
+            await socket.close(code)
+
+    async def _pump(self) -> None:
+        """Write what there is. While one task writes, the others' values gather, and then share frames."""
+        if self._pumping or (socket := self._socket) is None:
+            return
+        self._pumping = True
+        try:
+            self._refill()
+            while self._machine.has_output:
+                for frame in self._machine.data_to_send():
+                    await socket.send(frame)
+                self._refill()
+        except ConnectionClosed:
+            pass  # the reader sees it too, and connects again
+        finally:
+            self._pumping = False
+        self._arm()
+
+    def _refill(self) -> None:
+        """Seal what waits, for an end that has something."""
+
+    def _kick(self) -> None:
+        if self._machine.has_output and not self._pumping:
+            self._spawn(self._pump())
+        self._arm()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        chore = asyncio.get_running_loop().create_task(work)
+        self._chores.add(chore)
+        chore.add_done_callback(self._chores.discard)
+
+    # Time and failure
+
+    def _arm(self) -> None:
+        due = self._machine.next_timer()
+        if due is None:
+            return
+        if self._timer is not None:
+            if self._timer.when() <= due + 0.05:
+                return
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_at(max(due, self._now() + 0.01), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        try:
+            self._machine.tick(self._now())
+        except RelayError as error:
+            self._fail(error)
+            self._spawn(self._close(CLOSE_FINISHED))
+            return
+        self._kick()
+        self._arm()
+
+    def _fail(self, error: RelayError) -> None:
+        if self._error is None and not self._machine.over:
+            self._error = error
+        self._wake.set()
+
+
+def _binary(message: str | bytes) -> bytes:
+    if isinstance(message, str):
+        raise FrameError("a text message; frames are binary")
+    return message
