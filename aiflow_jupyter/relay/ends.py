@@ -87,26 +87,6 @@ class Socket(asyncio.Protocol):
         role: the end that was taken.
     """
 
-    __slots__ = (
-        "_assembly",
-        "_closer",
-        "_loop",
-        "_paused",
-        "_paused_since",
-        "_pinged",
-        "_rate_timer",
-        "_stalled_at",
-        "_stalled_since",
-        "channel",
-        "full",
-        "heard",
-        "peer",
-        "relay",
-        "role",
-        "transport",
-        "websocket",
-    )
-
     def __init__(
         self,
         relay: RelayServer,

@@ -89,8 +89,10 @@ class RateWindow:
         before, current = self._read(name, window)
         if before * (1 - share) + current + 1 <= limit:
             return 0.0
+        if limit < 1:
+            return self._span
         if current + 1 > limit:
-            return self._span * (1 - share) + self._span * (1 - limit / (current + 1))
+            return self._span * (1 - share) + self._span * (1 - (limit - 1) / current)
         return self._span * (1 - (limit - current - 1) / before - share)
 
     def count(self, name: object, now: float) -> None:

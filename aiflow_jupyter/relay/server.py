@@ -93,6 +93,7 @@ class RelayServer:
             raise ConfigError(f"not a network of trusted proxies: {error}", code="AF973") from None
         if behind_proxy and not networks:
             networks = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
+        self.keys = keys
         self.limits = limits or Limits()
         self._host = host
         self._port = port
