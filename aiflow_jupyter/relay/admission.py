@@ -12,6 +12,7 @@ import binascii
 import contextlib
 import hashlib
 import json
+import logging
 import math
 import re
 import secrets
@@ -25,6 +26,8 @@ from aiflow_jupyter.relay.channels import OTHER, Channel, Channels
 from aiflow_jupyter.relay.keys import KeyStore, PersonalKey
 from aiflow_jupyter.relay.limits import Limits, RateWindow
 from aiflow_jupyter.relay.request import Head, Refusal, bad_request
+
+log = logging.getLogger("aiflow_jupyter.relay")
 
 Kind = Literal["source", "guess", "open", "key", "channel"]
 
@@ -83,7 +86,7 @@ class Admission:
         """Let an end join; returns the channel and the hash of the join token.
 
         Raises:
-            Refusal: the capability does not permit it, or a limit is reached. A third party is not refused here.
+            Refusal: the capability does not permit it, someone else has the role, or a limit is reached.
         """
         limits, now = self._limits, time.monotonic()
         self._take("source", source, limits.joins_per_minute_source, now, "source-rate", "Your address connects")
@@ -91,11 +94,19 @@ class Admission:
             capability, key = self._verify(head, channel_hex, role)
         except Refusal as refusal:
             raise self._guess(source, now, refusal) from None
+        channel, token = self._channels.find(capability, now), _join_token(head)
+        known = channel.admits(role, token)
+        # Counted apart, so that a third party can't use up what the ends need to come back.
         most = limits.joins_per_minute_channel
-        self._take("channel", capability.channel, most, now, "join-rate", "This channel is joined")
+        self._take("channel", (channel.id, known), most, now, "join-rate", "This channel is joined")
+        if not known:
+            channel.warn()
+            log.warning("event=third-party channel=%s role=%s source=%s", channel.name, role, source)
+            message = f"Someone else is the {role} of this channel; both ends have been told. Open a new channel."
+            raise Refusal(HTTPStatus.CONFLICT, "AF954", "third-party", message)
         most = limits.joins_per_minute if key.joins_per_minute is None else key.joins_per_minute
         self._take("key", key.id, most, now, "join-rate-key", "This key's channels are joined")
-        return self._channels.find(capability, now), _join_token(head)
+        return channel, token
 
     def _verify(self, head: Head, channel_hex: str, role: Role) -> tuple[Capability, PersonalKey]:
         capability = self._secret.open(head.bearer() or "")

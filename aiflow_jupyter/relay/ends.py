@@ -17,7 +17,7 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
-from websockets.typing import BytesLike, Subprotocol
+from websockets.typing import Subprotocol
 
 from aiflow_jupyter.relay import channels
 from aiflow_jupyter.relay.capability import Role
@@ -25,6 +25,8 @@ from aiflow_jupyter.relay.channels import Channel
 from aiflow_jupyter.relay.request import Head, Refusal, bad_request
 
 if TYPE_CHECKING:
+    from websockets.typing import BytesLike
+
     from aiflow_jupyter.relay.server import RelayServer
 
 log = logging.getLogger("aiflow_jupyter.relay")

@@ -11,6 +11,8 @@ import ipaddress
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from aiflow_jupyter.errors import ConfigError
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -71,6 +73,10 @@ class Limits:
     max_lifetime: float = 7 * 24 * 3600.0
     tombstones: int = 65536
     drain: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.idle_timeout <= self.ping_interval:
+            raise ConfigError("a relay's idle timeout must exceed its ping interval", code="AF973")
 
 
 class RateWindow:

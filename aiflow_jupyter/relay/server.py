@@ -336,11 +336,6 @@ class RelayServer:
             raise _draining()
         self._room_for(source)
         channel, token = self._admission.join(head, channel_hex, role, source)
-        if not channel.admits(role, token):
-            channel.warn()
-            log.warning("event=third-party channel=%s role=%s source=%s", channel.name, role, source)
-            message = f"Someone else is the {role} of this channel; both ends have been told. Open a new channel."
-            raise Refusal(HTTPStatus.CONFLICT, "AF954", "third-party", message)
         websocket, response = accept(head, self.limits.message)
         connection.transport.write(response)
         connection.upgraded()

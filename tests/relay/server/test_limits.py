@@ -82,6 +82,14 @@ async def test_joins_of_a_channel_are_limited(serve, tools):
     await client.pair()
 
 
+async def test_a_third_party_can_not_use_up_the_joins_of_the_ends(serve, tools):
+    client = await serve(joins_per_minute_channel=3, joins_per_minute=4)
+    channel, token = await client.open(), tools.join_token()
+    await client.join(channel, "producer", token)
+    assert [(await client.refused(channel, "producer"))[0] for _ in range(5)] == [409, 409, 409, 429, 429]
+    await client.join(channel, "producer", token)
+
+
 async def test_requests_of_an_address_are_limited(serve):
     client = await serve(joins_per_minute_source=3)
     for _ in range(3):
