@@ -27,7 +27,9 @@ class _Group(click.Group):
         try:
             return super().invoke(context)
         except AiflowError as error:
-            click.echo("\n".join(error.lines()), err=True)
+            from aiflow_jupyter.notebook.sanitise import plain
+
+            click.echo(plain("\n".join(error.lines())), err=True)  # a server's words may be in it
             raise SystemExit(1) from None
 
 
@@ -46,6 +48,7 @@ def demo(*, as_json: bool, prompt: str | None) -> None:
 
     from aiflow_jupyter.bench import demo as bench
     from aiflow_jupyter.bench.terminal import LiveRun, summary
+    from aiflow_jupyter.notebook.sanitise import plain
 
     if prompt is not None and not prompt.strip():
         raise click.UsageError("the prompt is empty")
@@ -69,8 +72,8 @@ def demo(*, as_json: bool, prompt: str | None) -> None:
     with LiveRun(console) as live:
         report = _with_router(lambda router: bench.measure(router, question, live.watch))
     console.print()
-    console.print(report.reasoning, style="dim italic", markup=False)
-    console.print(report.text, markup=False)
+    console.print(plain(report.reasoning), style="dim italic", markup=False)
+    console.print(plain(report.text), markup=False)
     console.print()
     console.print(summary(report))
 
@@ -105,7 +108,7 @@ async def _ask(router: Router, question: str, *, tier: str, system: str | None, 
             if event.kind == "token" and event.phase != "reasoning":
                 sys.stdout.write(plain(event.payload))
                 sys.stdout.flush()
-    return answer.badge()
+    return plain(answer.badge())
 
 
 @main.group()

@@ -7,7 +7,7 @@ told that it is not configured and is never sent elsewhere.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from typing import Protocol
 
@@ -59,9 +59,10 @@ class Router:
                 yield event
 
     async def aclose(self) -> None:
-        """Close every provider."""
-        for provider in self._tiers.values():
-            await provider.aclose()
+        """Close every provider, also where one can't be closed."""
+        async with AsyncExitStack() as stack:
+            for provider in self._tiers.values():
+                stack.push_async_callback(provider.aclose)
 
 
 def default_router() -> Router:
