@@ -98,6 +98,8 @@ def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
         messages = messages_of(event.payload)
         if system:
             messages = (Message(role="system", content=system), *messages)
+        answer = Answer(node, event.lineage, started=binding.clock())
+        binding.answers.append(answer)
         request = Request(
             messages,
             tier=args.get("tier", "auto"),
@@ -106,9 +108,8 @@ def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
             max_tokens=args.get("max_tokens"),
             seed=args.get("seed"),
             think=args.get("think"),
+            report=answer.report,
         )
-        answer = Answer(node, event.lineage, started=binding.clock())
-        binding.answers.append(answer)
         answers = source.stream(request)
         async with aclosing(answers):  # type: ignore[type-var]
             async for out in answers:

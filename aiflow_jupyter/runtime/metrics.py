@@ -17,7 +17,10 @@ NodeState = Literal["idle", "running", "blocked", "done", "failed", "cancelled"]
 
 @dataclass(slots=True)
 class Answer:
-    """One answer of a model: who gave it, and when its tokens came (nanoseconds of the run's clock)."""
+    """One answer of a model: who gave it, and when its tokens came (nanoseconds of the run's clock).
+
+    `waiting` says what is being waited for, as long as no token has come.
+    """
 
     node: str
     lineage: str
@@ -28,7 +31,12 @@ class Answer:
     tier: str = ""
     model: str = ""
     provider: str = ""
+    waiting: str = ""
     finish: Finish | None = None
+
+    def report(self, waiting: str) -> None:
+        """Note what is being waited for."""
+        self.waiting = waiting
 
     def note(self, event: Event) -> None:
         """Take in one event of the provider's stream."""

@@ -6,7 +6,7 @@ that `generate(tier=...)` imports neither tiers nor providers.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
 
@@ -32,6 +32,7 @@ class Request:
         max_tokens: the most tokens to generate, None for the server's default.
         seed: makes sampling repeatable where the server supports it.
         think: True has the model reason before it answers, False keeps it from that, None is the server's default.
+        report: told in a few words what is being waited for ("submitted 12 s ago", "model loading"), until the first token.
         extra: further fields for the request body, for servers that take them (a grammar, for instance).
     """
 
@@ -42,6 +43,7 @@ class Request:
     max_tokens: int | None = None
     seed: int | None = None
     think: bool | None = None
+    report: Callable[[str], None] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
