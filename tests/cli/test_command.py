@@ -257,3 +257,9 @@ def test_help_imports_nothing_heavy():
 
 def test_the_command_is_installed_beside_this_python():
     assert shutil.which(str(COMMAND))
+
+
+def test_a_message_can_not_steer_the_terminal(store):
+    done = aiflow("models", "list", **{**store, "AIFLOW_MODEL": "/nowhere/\x1b]0;title\x07.gguf"})
+    assert "title" in one_message(done)
+    assert not {"\x1b", "\x07"} & set(done.stderr)
