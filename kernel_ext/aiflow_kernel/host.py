@@ -275,12 +275,13 @@ class Host:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is None or thread is None or not thread.is_alive():
             return
+        shut = asyncio.run_coroutine_threadsafe(self._shut(), loop)
         with suppress(TimeoutError):  # code that holds the loop: the thread is a daemon and ends with the process
-            asyncio.run_coroutine_threadsafe(self._shut(), loop).result(timeout=STOP_TIMEOUT_S)
+            shut.result(timeout=STOP_TIMEOUT_S)
         for handle in self.handles():
             handle.give_up()
         loop.call_soon_threadsafe(loop.stop)
-        if threading.current_thread() is not thread:
+        if shut.done() and threading.current_thread() is not thread:
             thread.join(timeout=1.0)
 
     async def _shut(self) -> None:

@@ -209,6 +209,24 @@ def test_an_interrupt_gets_through_a_function_that_sleeps_and_names_its_node(loa
     assert loaded.run("1 + 1").value == "2"
 
 
+def test_an_interrupt_gets_through_while_the_engine_starts(loaded):
+    request = loaded.submit("%%aiflow\nHi")
+    eventually(lambda: engines(loaded), 60)
+    loaded.interrupt()
+    assert loaded.finished(request).error == "KeyboardInterrupt"
+    assert loaded.run("%%aiflow --max-tokens 3\nSay hello.", timeout=90).status == "ok"
+    assert len(engines(loaded)) == 1
+
+
+def test_a_subshell_lists_and_cancels_what_the_main_shell_waits_for(loaded):
+    subshell = loaded.create_subshell()
+    request = loaded.submit(LONG + "\nTell a story.")
+    streaming(loaded, request)
+    assert "running" in loaded.run("%aiflow runs", subshell=subshell).stdout
+    assert "cancelled" in loaded.run("%aiflow cancel", subshell=subshell).stdout
+    assert loaded.finished(request).error == "RunCancelled"
+
+
 def test_an_async_function_that_blocks_is_named(loaded):
     define(loaded, "import time\nasync def slow(text):\n    print('in', flush=True); time.sleep(20)",
            "stuck = map(slow)\nout = sink(var='out')\nstuck -> out")  # fmt: skip
@@ -322,6 +340,19 @@ def test_an_orderly_shutdown_in_the_middle_of_a_run_leaves_no_process(shell):
     eventually(lambda: gone(engine))
     eventually(lambda: not shell.alive)
     assert not psutil.pid_exists(pid) or gone(psutil.Process(pid))
+
+
+def test_a_shutdown_comes_through_although_a_function_holds_the_loop(shell):
+    shell.run("%%aiflow --max-tokens 3\nSay hello.", timeout=90)
+    (engine,) = engines(shell)
+    define(shell, "import time\nasync def slow(text):\n    print('in', flush=True); time.sleep(600)",
+           "stuck = map(slow)\nout = sink(var='out')\nstuck -> out")  # fmt: skip
+    background = shell.submit("%%aiflow run g -b\nx")
+    shell.wait_for(lambda m: m.type == "stream" and m.parent == background)
+    shell.finished(background)
+    shell.send("shutdown_request", {"restart": False}, channel="control")
+    eventually(lambda: not shell.alive)
+    eventually(lambda: gone(engine))
 
 
 def test_a_killed_kernel_takes_the_engine_with_it(loaded):
