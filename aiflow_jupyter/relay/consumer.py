@@ -21,6 +21,7 @@ from aiflow_jupyter.relay.frames import (
     MAX_VALUE,
     End,
     Flag,
+    Hint,
     Kind,
     State,
     Status,
@@ -30,6 +31,7 @@ from aiflow_jupyter.relay.frames import (
     unpack_beat,
     unpack_data,
     unpack_end,
+    unpack_hint,
     unpack_value,
 )
 from aiflow_jupyter.relay.session import DEFAULT_LIMITS, Session, StreamLimits
@@ -211,8 +213,10 @@ class Consumer(Session):
             self._state(now)
 
     def _late(self, message: bytes, now: float) -> None:
-        """The producer still asks: its last acknowledgement was lost."""
-        if message[1:2] != bytes([Type.HINT]) and self._clock - self._asked >= self.limits.repeat / 4:
+        """The producer still asks: its last acknowledgement was lost. Or it has gone."""
+        if message[1:2] == bytes([Type.HINT]):
+            self._alone = unpack_hint(message) is Hint.ALONE
+        elif now - self._asked >= self.limits.repeat / 4:
             self._asked = now
             self._state(now)
 

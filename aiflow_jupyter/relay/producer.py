@@ -151,6 +151,7 @@ class Producer(Session):
 
     def flush(self, now: float) -> None:
         """Write what is to be repeated, then seal as many values as credit and the resend buffer allow."""
+        self._advance(now)
         if not self._in_step:
             return
         before = len(self._out)
@@ -319,6 +320,10 @@ class Producer(Session):
     def _late(self, message: bytes, now: float) -> None:
         """After the last acknowledgement nothing matters any more."""
 
+    def _slept(self, gap: float) -> None:
+        super()._slept(gap)
+        self._progress += gap
+
     def _judge(self, now: float) -> None:
         if not self.joined:
             return
@@ -326,7 +331,7 @@ class Producer(Session):
             if self._end_seq:
                 raise DeliveryUnknown("everything was sent, but the consumer was not heard of again")
             raise PeerLost(f"the consumer has been silent for {self.limits.linger:g} s")
-        if self._stored and self._in_step and now - self._progress > self.limits.stall:
+        if self._stored and self._heard - self._progress > self.limits.stall:
             if self._end_seq:
                 raise DeliveryUnknown(f"the end of the stream was not acknowledged in {self.limits.stall:g} s")
             raise StreamStalled(f"the consumer is alive, but has received nothing for {self.limits.stall:g} s")

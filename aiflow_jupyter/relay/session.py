@@ -198,6 +198,11 @@ class Session:
         return self._seal is not None
 
     @property
+    def alone(self) -> bool:
+        """The relay said that the other end is not connected. Nothing but waiting times may depend on it."""
+        return self._alone
+
+    @property
     def over(self) -> bool:
         """Everything went well and there is nothing left to say."""
         raise NotImplementedError
@@ -207,6 +212,9 @@ class Session:
     def _begin(self, now: float) -> None:
         if self.error is not None:
             raise self.error
+        self._advance(now)
+
+    def _advance(self, now: float) -> None:
         gap = now - self._clock
         self._clock = now
         if gap > 2 * self.limits.beat:

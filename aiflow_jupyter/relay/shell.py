@@ -171,7 +171,7 @@ class Shell(Generic[Machine]):
             self._fail(RelayLimit("the relay ended the stream at one of its limits", hint="its operator knows which"))
 
     def _finished(self) -> bool:
-        return self._machine.over and (self._gone or self._now() >= self._leave_at())
+        return self._machine.over and (self._gone or self._machine.alone or self._now() >= self._leave_at())
 
     def _leave_at(self) -> float:
         """Until when to stay after the end."""
