@@ -5,6 +5,7 @@ sent, and an end is only reported when that was all of it.
 """
 
 import random
+from collections import deque
 
 import pytest
 from hypothesis import given, settings
@@ -165,8 +166,7 @@ class TestEachAttack:
         late = Consumer(SECRET, CHANNEL)
         late.attach(0)
         with pytest.raises(RelayError):
-            for frame in earlier.seen:
-                late.receive(frame, 0)
+            late.feed(earlier.seen, 0)
         assert late.take(0) == []
 
     def test_an_earlier_hello_with_the_frames_after_it_yields_nothing(self):
@@ -294,11 +294,7 @@ HONEST = ("send", "deliver", "reconnect", "wait", "hint", "drop", "double", "swa
 
 
 def play(line: Line, deed: str, rng: random.Random) -> None:
-    """One deed of a relay, on what is under way in one direction."""
-    queue, seen, other = (
-        (line.down, line.seen, line.seen_up) if rng.random() < 0.7 else (line.up, line.seen_up, line.seen)
-    )
-    at = rng.randrange(len(queue)) if queue else 0
+    """One deed: of the ends, of the line, or of a relay on what is under way."""
     if deed == "send":
         line.now += rng.choice([0, 1])
         line.send(f"{len(line.sent)} " * rng.randrange(3))
@@ -310,34 +306,50 @@ def play(line: Line, deed: str, rng: random.Random) -> None:
         line.wait(rng.choice([0.5, 2, 6]), deliver=rng.random() < 0.5)
     elif deed == "hint":
         line.hint(rng.choice(list(Hint)))
-    elif deed == "replay" and seen:
-        queue.insert(at, rng.choice(seen))
-    elif deed == "splice":
+    else:
+        down = rng.random() < 0.7
+        queue = line.down if down else line.up
+        at = rng.randrange(len(queue)) if queue else 0
+        if (foreign := smuggled(line, deed, rng, down=down)) is not None:
+            queue.insert(at, foreign)
+        elif queue:
+            spoil(queue, at, deed, rng)
+
+
+def smuggled(line: Line, deed: str, rng: random.Random, *, down: bool) -> bytes | None:
+    """What a relay puts in: old, foreign, of the other direction, or its own."""
+    same, other = (line.seen, line.seen_up) if down else (line.seen_up, line.seen)
+    if deed == "replay":
+        return rng.choice(same)
+    if deed == "reflect":
+        return rng.choice(other)
+    if deed == "splice":
         away = joined()
         away.send("spliced")
-        queue.insert(at, rng.choice(away.seen if queue is line.down else away.seen_up))
-    elif deed == "reflect" and other:
-        queue.insert(at, rng.choice(other))
-    elif deed == "garbage":
-        queue.insert(at, rng.randbytes(rng.choice([0, 5, 11, 74, 90, 200])))
-    elif deed == "forge":
-        kind = rng.choice(list(Type))
-        queue.insert(at, HEADER.pack(1, kind, rng.randrange(8)) + pack_batch([pack("forged")], 64))
-    elif queue:
-        frame = bytearray(queue[at])
-        if deed == "flip" and frame:
-            frame[rng.randrange(len(frame))] ^= 1 << rng.randrange(8)
-        elif deed == "cut" and frame:
-            del frame[rng.randrange(len(frame)) :]
-        elif deed == "grow":
-            frame += rng.randbytes(rng.choice([1, 16, 64]))
-        queue[at] = bytes(frame)
-        if deed == "drop":
-            del queue[at]
-        elif deed == "double":
-            queue.insert(at, queue[at])
-        elif deed == "swap":
-            queue.rotate(rng.randrange(3))
+        return rng.choice(away.seen if down else away.seen_up)
+    if deed == "garbage":
+        return rng.randbytes(rng.choice([0, 5, 11, 74, 90, 200]))
+    if deed == "forge":
+        return HEADER.pack(1, rng.choice(list(Type)), rng.randrange(8)) + pack_batch([pack("forged")], 64)
+    return None
+
+
+def spoil(queue: deque[bytes], at: int, deed: str, rng: random.Random) -> None:
+    """What a relay does to a message under way."""
+    frame = bytearray(queue[at])
+    if deed == "flip" and frame:
+        frame[rng.randrange(len(frame))] ^= 1 << rng.randrange(8)
+    elif deed == "cut" and frame:
+        del frame[rng.randrange(len(frame)) :]
+    elif deed == "grow":
+        frame += rng.randbytes(rng.choice([1, 16, 64]))
+    queue[at] = bytes(frame)
+    if deed == "drop":
+        del queue[at]
+    elif deed == "double":
+        queue.insert(at, queue[at])
+    elif deed == "swap":
+        queue.rotate(rng.randrange(3))
 
 
 class TestAnyMixture:
