@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import ipaddress
 import json
+import logging
 import os
 import random
 import ssl
@@ -17,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Literal, NoReturn
 from urllib.parse import SplitResult, urlsplit
 
-import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidMessage, InvalidProxyStatus, InvalidStatus, ProxyError
 from websockets.typing import Subprotocol
@@ -43,6 +43,10 @@ CLOSE_LIMIT = 4029
 FIRST_DELAY = 0.02
 LAST_DELAY = 2.0
 PING = 15.0  # seconds: below what proxies let a quiet line live
+
+# websockets writes the headers of a request to its log at DEBUG; a capability is in them.
+_wire_log = logging.getLogger(f"{__name__}.websocket")
+_wire_log.setLevel(logging.INFO)
 
 Role = Literal["producer", "consumer"]
 
@@ -160,6 +164,8 @@ async def create_channel(
     Raises:
         RelayError: why there is none, and what to do.
     """
+    import httpx  # noqa: PLC0415  # a worker joins channels and opens none: it starts without this
+
     parts = address(relay, allow_plain=allow_plain)
     base = parts.geturl()
     body = {} if not_after is None else {"not_after": not_after}
@@ -245,6 +251,7 @@ class Link:
                 ping_timeout=PING * 2,
                 close_timeout=2,
                 max_size=MAX_FRAME,
+                logger=_wire_log,
                 ssl=self._tls,
             )
         except InvalidStatus as error:
