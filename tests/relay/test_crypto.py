@@ -3,9 +3,10 @@
 import base64
 import hmac
 import os
-from hashlib import sha256
+from hashlib import sha3_256, sha256
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
@@ -37,21 +38,32 @@ def expand(prk, info, size):
     return out
 
 
-def rfc9180_open(sealed, private, info):
-    """RFC 9180 base mode for X25519, HKDF-SHA256 and AES-256-GCM, from its text and nothing but primitives."""
-    encapsulated, ciphertext = sealed[:32], sealed[32:]
-    own = private.public_key().public_bytes_raw()
+def labelled_extract(suite, salt, label, ikm):
+    return hmac.digest(salt or bytes(32), b"HPKE-v1" + suite + label + ikm, sha256)
 
-    def labelled_extract(suite, salt, label, ikm):
-        return hmac.digest(salt or bytes(32), b"HPKE-v1" + suite + label + ikm, sha256)
 
-    def labelled_expand(suite, prk, label, info, size):
-        return expand(prk, size.to_bytes(2, "big") + b"HPKE-v1" + suite + label + info, size)
+def labelled_expand(suite, prk, label, info, size):
+    return expand(prk, size.to_bytes(2, "big") + b"HPKE-v1" + suite + label + info, size)
 
-    kem, suite = b"KEM\x00\x20", b"HPKE\x00\x20\x00\x01\x00\x02"
-    shared = private.exchange(X25519PublicKey.from_public_bytes(encapsulated))
-    prk = labelled_extract(kem, b"", b"eae_prk", shared)
-    secret = labelled_expand(kem, prk, b"shared_secret", encapsulated + own, 32)
+
+def x25519_decapsulate(enc, private):
+    """RFC 9180 section 4.1, from its text and nothing but primitives."""
+    suite, own = b"KEM\x00\x20", private.public_key().public_bytes_raw()
+    shared = private.exchange(X25519PublicKey.from_public_bytes(enc))
+    prk = labelled_extract(suite, b"", b"eae_prk", shared)
+    return labelled_expand(suite, prk, b"shared_secret", enc + own, 32)
+
+
+def xwing_decapsulate(enc, lattice, curve):
+    """draft-connolly-cfrg-xwing-kem, section 5.4."""
+    shared = curve.exchange(X25519PublicKey.from_public_bytes(enc[1088:]))
+    own = curve.public_key().public_bytes_raw()
+    return sha3_256(lattice.decapsulate(enc[:1088]) + shared + enc[1088:] + own + b"\\.//^\\").digest()
+
+
+def rfc9180_open(kem, secret, ciphertext, info):
+    """RFC 9180 sections 5.1 and 6.1, base mode with HKDF-SHA256 and AES-256-GCM."""
+    suite = b"HPKE" + kem + b"\x00\x01\x00\x02"
     context = (
         b"\x00" + labelled_extract(suite, b"", b"psk_id_hash", b"") + labelled_extract(suite, b"", b"info_hash", info)
     )
@@ -97,9 +109,16 @@ class TestRequests:
 
     def test_sealing_is_hpke_as_rfc_9180_has_it(self):
         raw = os.urandom(32)
-        sealed = seal_request(WorkerKey("x25519", raw).public, b"prompt", purpose="run", context=b"job")
-        private = X25519PrivateKey.from_private_bytes(raw)
-        assert rfc9180_open(sealed[2:], private, b"aiflow-relay/1 request|run|job") == b"prompt"
+        sealed = seal_request(WorkerKey("x25519", raw).public, b"prompt", purpose="run", context=b"job")[2:]
+        secret = x25519_decapsulate(sealed[:32], X25519PrivateKey.from_private_bytes(raw))
+        assert rfc9180_open(b"\x00\x20", secret, sealed[32:], b"aiflow-relay/1 request|run|job") == b"prompt"
+
+    def test_the_hybrid_is_x_wing(self):
+        raw = os.urandom(96)
+        sealed = seal_request(WorkerKey("mlkem768x25519", raw).public, b"prompt", purpose="run", context=b"job")[2:]
+        lattice = MLKEM768PrivateKey.from_seed_bytes(raw[:64])
+        secret = xwing_decapsulate(sealed[:1120], lattice, X25519PrivateKey.from_private_bytes(raw[64:]))
+        assert rfc9180_open(b"\x64\x7a", secret, sealed[1120:], b"aiflow-relay/1 request|run|job") == b"prompt"
 
     def test_a_purpose_can_not_run_into_the_context(self):
         with pytest.raises(RequestUnreadable):

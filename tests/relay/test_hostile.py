@@ -19,6 +19,7 @@ from aiflow_jupyter.relay.errors import (
     PeerLost,
     RelayError,
     SecondProducer,
+    StateError,
     VersionMismatch,
 )
 from aiflow_jupyter.relay.frames import (
@@ -27,10 +28,12 @@ from aiflow_jupyter.relay.frames import (
     End,
     Flag,
     Hint,
+    Kind,
     State,
     Status,
     Type,
     pack_batch,
+    pack_data,
     pack_end,
     pack_hint,
     pack_state,
@@ -237,6 +240,21 @@ class TestEachAttack:
                 bad.deliver()
             assert caught.value.code == "AF925"
             assert not bad.consumer.over
+
+    def test_an_end_within_a_value_is_no_end(self):
+        line = joined()
+        line.producer._store(Type.DATA, pack_data(Kind.PART, b"\xa4ha", 64))
+        line.end()
+        with pytest.raises(StateError):
+            line.deliver()
+        assert not line.consumer.over
+
+    def test_a_value_that_breaks_off_into_another_is_refused(self):
+        line = joined()
+        line.producer._store(Type.DATA, pack_data(Kind.PART, b"\xa4ha", 64))
+        line.send("other")
+        with pytest.raises(StateError):
+            line.deliver()
 
     def test_a_forged_cancel_or_acknowledgement_is_refused(self):
         line = under_way()
