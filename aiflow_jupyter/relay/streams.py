@@ -16,7 +16,7 @@ from aiflow_jupyter.relay.link import Link
 from aiflow_jupyter.relay.protocol import DEFAULT_LIMITS, Consumer, Producer, StreamLimits, pack
 from aiflow_jupyter.relay.shell import Shell
 
-GOODBYE = 3.0  # seconds a consumer stays after the end, in case its last acknowledgement has to be repeated
+GOODBYE = 3.0  # seconds a consumer stays for a repetition of its last acknowledgement, and a stopped producer for it
 
 
 class StreamProducer(Shell[Producer]):
@@ -57,9 +57,8 @@ class StreamProducer(Shell[Producer]):
         try:
             if error is None:
                 await self.end()
-            elif isinstance(error, Exception) and not isinstance(error, RelayError):
-                with contextlib.suppress(RelayError):
-                    await self.end(Status.ERROR, f"{type(error).__name__}: {error}")
+            else:
+                await self.end_by(error)
         finally:
             await self.aclose()
 
@@ -123,6 +122,18 @@ class StreamProducer(Shell[Producer]):
         self._machine.end(status, message, self._now())
         self._kick()
         await self._until(lambda: self._machine.over)
+
+    async def end_by(self, error: BaseException) -> None:
+        """Tell the consumer why the source stopped, as far as there is one to be told; raises nothing."""
+        if isinstance(error, RelayError):
+            return
+        stopped = not isinstance(error, Exception)  # a cancelled task, an interrupt: no time for a slow consumer
+        with contextlib.suppress(RelayError, TimeoutError):
+            async with asyncio.timeout(GOODBYE if stopped or not self.joined else None):
+                if stopped:
+                    await self.end(Status.CANCELLED, "the source was stopped")
+                else:
+                    await self.end(Status.ERROR, f"{type(error).__name__}: {error}")
 
     @property
     def cancelled(self) -> bool:

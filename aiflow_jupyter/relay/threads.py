@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections import deque
 from collections.abc import Coroutine
@@ -13,7 +12,7 @@ from typing import Any, Self
 from aiflow_jupyter.relay.errors import RelayError, StreamCancelled, StreamIncomplete
 from aiflow_jupyter.relay.frames import Status
 from aiflow_jupyter.relay.protocol import DEFAULT_LIMITS, pack
-from aiflow_jupyter.relay.streams import StreamProducer
+from aiflow_jupyter.relay.streams import GOODBYE, StreamProducer
 
 
 class SyncProducer:
@@ -44,9 +43,10 @@ class SyncProducer:
         try:
             if error is None:
                 self.end()
-            elif isinstance(error, Exception) and not isinstance(error, RelayError):
-                with contextlib.suppress(RelayError):
-                    self.end(Status.ERROR, f"{type(error).__name__}: {error}")
+            else:
+                with self._room:
+                    self._room.wait_for(lambda: not self._queue or self._error is not None, timeout=GOODBYE)
+                self._call(self._producer.end_by(error))
         finally:
             self.close()
 

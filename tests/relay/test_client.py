@@ -131,6 +131,31 @@ class TestAStream:
         with pytest.raises(ZeroDivisionError):
             await worker
 
+    async def test_whose_source_is_stopped_ends_at_once_and_not_as_a_whole(self, room):
+        producer, consumer = await room.pair()
+
+        async def work():
+            async with producer:
+                await producer.send("a")
+                await asyncio.sleep(60)
+
+        worker = asyncio.create_task(work())
+        async with consumer:
+            values = aiter(consumer)
+            assert await anext(values) == "a"
+            worker.cancel()
+            with pytest.raises(StreamCancelled, match="stopped"):
+                await anext(values)
+        with pytest.raises(asyncio.CancelledError):
+            await worker
+
+    async def test_that_fails_before_anybody_joined_does_not_wait_for_ever(self, room, monkeypatch):
+        monkeypatch.setattr("aiflow_jupyter.relay.streams.GOODBYE", 0.05)
+        producer, _ = await room.pair()
+        with pytest.raises(ZeroDivisionError):
+            async with producer:
+                raise ZeroDivisionError
+
     async def test_that_is_cancelled_stops_its_source(self, room):
         producer, consumer = await room.pair()
 
