@@ -1,0 +1,287 @@
+"""The model server beside the worker: where it is, whether it is ready, and its answer, event by event.
+
+It is any OpenAI-compatible server: vLLM, llama.cpp. Its address and key are read for every task, as a job that starts
+it may write them later: `AIFLOW_MODEL_SERVER` and `AIFLOW_MODEL_SERVER_KEY`, else the 0600 JSON file
+`{"url": ..., "key": ...}` that `AIFLOW_MODEL_SERVER_FILE` names, by default `~/.aiflow/server.json`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from aiflow_jupyter.hpc.errors import HpcError
+from aiflow_jupyter.hpc.sse import Events
+from aiflow_jupyter.relay.link import loopback
+
+FILE: Final = "~/.aiflow/server.json"
+_BODY: Final = 64 * 1024
+_LONGEST: Final = 400
+_PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
+_NO_SECRET: Final = 8  # a key as short as `EMPTY` is none
+
+Report = Callable[[float], Awaitable[None]]
+
+
+class NotReadyError(Exception):
+    """The server is loading its model, or not there yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where the model server is; `url` with or without its `/v1`."""
+
+    url: str
+    key: str = field(default="", repr=False)
+
+    @classmethod
+    def find(cls) -> Server:
+        """The server of this task.
+
+        Raises:
+            NotReadyError: nothing says yet where it is.
+            HpcError: what says it can't be used.
+        """
+        url = os.environ.get("AIFLOW_MODEL_SERVER", "")
+        if url:
+            return cls(url, os.environ.get("AIFLOW_MODEL_SERVER_KEY", ""))
+        path = Path(os.environ.get("AIFLOW_MODEL_SERVER_FILE") or FILE).expanduser()
+        try:
+            with path.open(encoding="utf-8") as file:
+                info = os.fstat(file.fileno())
+                if os.name == "posix" and (stat.S_IMODE(info.st_mode) & 0o077 or info.st_uid not in {os.getuid(), 0}):
+                    raise HpcError(
+                        f"{path} may be read or written by others", code="AF991", hint=f"Run there: chmod 600 {path}"
+                    )
+                content = json.loads(file.read(8192))
+            return cls(str(content["url"]), str(content.get("key") or ""))
+        except FileNotFoundError:
+            raise NotReadyError(f"neither AIFLOW_MODEL_SERVER nor {path} says where it is") from None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise HpcError(
+                f"{path} does not say where the model server is ({type(error).__name__})",
+                code="AF991",
+                hint='It holds {"url": "http://host:port/v1", "key": "..."}.',
+            ) from None
+
+    def client(self) -> httpx.AsyncClient:
+        """A client for one task.
+
+        Raises:
+            HpcError: the address can't be used.
+        """
+        try:
+            address = httpx.URL(self.url.rstrip("/"))
+        except httpx.InvalidURL:
+            address = httpx.URL("")
+        if address.scheme not in {"http", "https"} or not address.host:
+            raise HpcError("the model server's address does not begin with http:// or https://", code="AF991")
+        path = address.path.rstrip("/")
+        base = address.copy_with(path=path if path.endswith("/v1") else f"{path}/v1")
+        return httpx.AsyncClient(
+            base_url=base,
+            headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
+            trust_env=not loopback(address.host),
+            timeout=httpx.Timeout(None, connect=10.0),  # silence is timed by the reader
+        )
+
+    def redact(self, text: str) -> str:
+        """What the server says, without the key."""
+        return text.replace(self.key, "***") if len(self.key) >= _NO_SECRET else text
+
+
+async def answer(
+    body: dict[str, Any],
+    model: str | None,
+    report: Report,
+    *,
+    find: Callable[[], Server] = Server.find,
+    load_timeout: float,
+    token_timeout: float,
+) -> AsyncGenerator[str, None]:
+    """Yield the data of each event of the server's answer, as it came. Closing the iterator closes the connection.
+
+    Args:
+        body: the chat's OpenAI fields; `model` and `stream` are set here.
+        model: the model's name, None for the server's first.
+        report: told the seconds spent waiting for a server that is not ready.
+        find: says where the server is.
+        load_timeout: seconds that it may take to get ready.
+        token_timeout: seconds that it may be silent.
+
+    Raises:
+        HpcError: it did not get ready, refused, failed, or its answer was cut.
+    """
+    started = time.monotonic()
+    for pause in _pauses():
+        why = ""
+        try:
+            async with _asked(find(), body, model, token_timeout) as pieces:
+                async for data in pieces:
+                    yield data
+        except NotReadyError as error:
+            why = str(error)
+        else:
+            return
+        waited = time.monotonic() - started
+        if waited + pause > load_timeout:
+            raise HpcError(
+                f"the model server did not get ready within {load_timeout:g} s: {why}",
+                code="AF987",
+                hint="Look at the log of the job that starts it, and at its address in the worker's environment.",
+            )
+        await report(waited)
+        await asyncio.sleep(pause)
+
+
+@asynccontextmanager
+async def _asked(
+    server: Server, body: dict[str, Any], model: str | None, silence: float
+) -> AsyncIterator[AsyncIterator[str]]:
+    async with server.client() as client:
+        try:
+            async with asyncio.timeout(silence):
+                name = model or await _first_model(client, server)
+                request = client.build_request(
+                    "POST",
+                    "chat/completions",
+                    json={"stream_options": {"include_usage": True}, **body, "model": name, "stream": True},
+                    headers={"Accept": "text/event-stream"},
+                )
+                response = await client.send(request, stream=True)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise NotReadyError(f"nothing answers at {_where(client)} ({type(error).__name__})") from None
+        except httpx.RequestError as error:
+            raise _cut(f"the connection was lost ({type(error).__name__})") from None
+        except TimeoutError:
+            raise _silent(silence) from None
+        async with aclosing(response):
+            await _check(response, server)
+            async with aclosing(_data(response, silence)) as pieces:
+                yield pieces
+
+
+async def _first_model(client: httpx.AsyncClient, server: Server) -> str:
+    response = await client.get("models")
+    if response.status_code != httpx.codes.OK:
+        raise _refused(response, server.redact(response.text[:_BODY]))
+    try:
+        return str(response.json()["data"][0]["id"])
+    except (ValueError, LookupError, TypeError):
+        raise HpcError(
+            f"the model server at {_where(client)} lists no model",
+            code="AF704",
+            hint="Is that the address of an OpenAI-compatible API? Name a model, or look at /v1/models there.",
+        ) from None
+
+
+async def _check(response: httpx.Response, server: Server) -> None:
+    kind = response.headers.get("content-type", "").partition(";")[0].strip()
+    if response.status_code == httpx.codes.OK and kind == "text/event-stream":
+        return
+    text = ""
+    try:
+        async with asyncio.timeout(10):
+            async for piece in response.aiter_text():
+                text += piece
+                if len(text) > _BODY:
+                    break
+    except (httpx.RequestError, TimeoutError):
+        text += "…"  # the status says enough
+    text = server.redact(text)
+    if response.is_success:
+        raise HpcError(
+            f"the model server answered with {kind or 'no content type'} instead of an event stream{_said(text)}",
+            code="AF708",
+            hint="Is its address that of an OpenAI-compatible API? A proxy or login page may be in between.",
+        )
+    raise _refused(response, text)
+
+
+async def _data(response: httpx.Response, silence: float) -> AsyncGenerator[str, None]:
+    events, done = Events(), False
+    pieces = response.aiter_bytes()
+    async with aclosing(pieces):  # type: ignore[type-var]  # it is a generator
+        while True:
+            try:
+                async with asyncio.timeout(silence):
+                    piece = await anext(pieces, None)
+            except TimeoutError:
+                raise _silent(silence) from None
+            except httpx.RequestError as error:
+                if done:
+                    return
+                raise _cut(f"the connection was lost ({type(error).__name__})") from None
+            if piece is None:
+                return
+            for data in events.feed(piece):
+                done = done or data.strip() == "[DONE]"
+                yield data
+
+
+def _refused(response: httpx.Response, text: str) -> Exception:
+    status = response.status_code
+    said = f" (HTTP {status} {response.reason_phrase})".replace(" )", ")") + _said(text)
+    if status == httpx.codes.SERVICE_UNAVAILABLE:
+        return NotReadyError(f"it says that it is not ready{said}")
+    code, what, hint = "AF706", "refused the request", "Check its length and its options."
+    if status in {401, 403}:
+        code, what = "AF703", "refused the worker's key"
+        hint = "AIFLOW_MODEL_SERVER_KEY, or `key` in the server file on the cluster, has to be the server's."
+    elif status == httpx.codes.NOT_FOUND:
+        code, what = "AF704", "knows no such model or path"
+        hint = "Check the model's name, and the server's address on the cluster."
+    elif status == httpx.codes.TOO_MANY_REQUESTS:
+        code, what, hint = "AF705", "has had too many requests", "Wait a little and run it again."
+    elif status >= httpx.codes.INTERNAL_SERVER_ERROR:
+        code, what, hint = "AF707", "failed", "Look at its log on the cluster."
+    elif 300 <= status < 400:
+        code, what, hint = "AF704", "redirects elsewhere", "Use the address that it redirects to."
+    return HpcError(f"the model server {what}{said}", code=code, hint=hint)
+
+
+def _said(text: str) -> str:
+    """The server's own sentence, in one short line."""
+    said: Any = text.strip()
+    if said.startswith("<"):
+        return ": a web page, not an API's answer"
+    with suppress(ValueError, RecursionError):
+        said = json.loads(said)
+    while isinstance(said, dict):
+        said = next((said[key] for key in ("error", "message", "detail") if said.get(key)), "")
+    line = " ".join(str(said).split())
+    return (": " + (line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…")) if line else ""
+
+
+def _cut(why: str) -> HpcError:
+    return HpcError(
+        f"the model server's answer broke off: {why}",
+        code="AF702",
+        hint="What came so far is a part of the answer. Run it again, or look at the server's log on the cluster.",
+    )
+
+
+def _silent(seconds: float) -> HpcError:
+    return HpcError(
+        f"the model server said nothing for {seconds:g} s", code="AF709", hint="It may be overloaded: run it again."
+    )
+
+
+def _where(client: httpx.AsyncClient) -> str:
+    return f"{client.base_url.host}:{client.base_url.port or client.base_url.scheme}"
+
+
+def _pauses() -> Iterator[float]:
+    yield from _PAUSES
+    while True:
+        yield _PAUSES[-1]
