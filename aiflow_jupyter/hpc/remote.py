@@ -1,0 +1,452 @@
+"""One answer from the cluster, as the notebook reads it: submitted by the control plane, streamed by the relay.
+
+    submitted ──▶ worker joined ──▶ items ... ──▶ end
+        │              │               │
+        │              │               ├─ the relay is lost: the job's result completes the stream
+        │              │               └─ the worker is lost: an error after `lost` seconds
+        │              └─ no token within `first_token`: an error
+        └─ the job failed: an error at once; no worker within `start`: an error; its result is the answer: batch
+
+Every wait has a deadline, and the job's future is watched throughout. What arrives is checked by `relay`; what the
+control plane brings is sealed and counted, so that whatever the way, the items are whole, in order and without
+repetition, or an error says that they are not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import CancelledError, Executor, Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aiflow_jupyter.errors import AiflowError
+from aiflow_jupyter.hpc import worker
+from aiflow_jupyter.hpc.errors import HpcError
+from aiflow_jupyter.hpc.task import Result, Task, seal_task, unpack_result
+from aiflow_jupyter.providers.secret import Secret
+from aiflow_jupyter.relay.client import Status, StreamConsumer, create_channel
+from aiflow_jupyter.relay.crypto import new_secret
+from aiflow_jupyter.relay.errors import (
+    CapabilityRefused,
+    ChannelFinished,
+    PeerLost,
+    RelayError,
+    RelayRefused,
+    RelayUnreachable,
+    RemoteFailure,
+    StreamIncomplete,
+)
+from aiflow_jupyter.relay.frames import CHANNEL_BYTES
+
+_INBOX: Final = 64
+_TICK: Final = 1.0
+_GRACE: Final = 1.0  # seconds in which the end may still arrive by the relay once the job's result is known
+_REST: Final = (RelayUnreachable, RelayRefused, CapabilityRefused, ChannelFinished)  # then the result may complete it
+_TWICE: Final = {"AF913", "AF923"}  # a job that was started twice: the first one streams on
+
+_FATE: Final = {
+    "expired": ("AF983", "the job came too late: its request had expired", "The cluster's queue is long, or its clock "
+                "is wrong. Run it again, or give it a longer start_timeout."),
+    "no_consumer": ("AF984", "the job found nobody who waits for its answer", "Did this machine sleep, or lose its way "
+                    "to the relay? Run it again."),
+    "version": ("AF982", "the worker on the cluster speaks another version", "Install the same release of "
+                "aiflow-jupyter in the notebook and on the cluster."),
+    "cancelled": ("AF934", "the answer was cancelled before it was complete", "Run it again."),
+    "streamed": ("AF930", "the job says it sent everything, but not all of it arrived", "Run it again."),
+    "batch": ("AF989", "the job's result lacks its answer", "Run it again."),
+    "failed": ("AF985", "the job failed", "Look at the worker's log on the cluster."),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RelayAt:
+    """A relay and what opens channels on it.
+
+    Attributes:
+        url: its address.
+        key: the personal key.
+        allow_plain: it may be another machine without TLS.
+    """
+
+    url: str
+    key: Secret
+    allow_plain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long each wait may take, in seconds.
+
+    Attributes:
+        submit: until the control plane has taken the task.
+        start: from then until a worker has joined; the queue of a cluster is in it.
+        first_token: from then until the first piece of the answer; loading a model is in it.
+        token: of silence within the answer.
+        linger: that the worker goes on without hearing of this end.
+        relay: without a connection to the relay before its part is taken over by the control plane.
+        rest: for the job's result, once the relay is lost.
+        lost: of a worker's silence before it counts as lost.
+        beat: between two signs of life.
+    """
+
+    submit: float = 60.0
+    start: float = 1800.0
+    first_token: float = 900.0
+    token: float = 300.0
+    linger: float = 120.0
+    relay: float = 20.0
+    rest: float = 120.0
+    lost: float = 15.0
+    beat: float = 5.0
+
+
+class RemoteStream:
+    """One answer: `async for data in RemoteStream(...).items()`.
+
+    Args:
+        executor: starts the worker.
+        body: the chat's OpenAI fields.
+        relay: where the stream passes; None to have it by the control plane in one piece.
+        worker_key: the worker's public key.
+        model: the model's name, None for the server's first.
+        timeouts: of every wait.
+        pad: frames are padded to a multiple of this many bytes.
+        report: told what is being waited for, until the first item.
+
+    Attributes:
+        batch: items come, or came at the end, by the control plane in one piece.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        body: dict[str, Any],
+        *,
+        relay: RelayAt | None,
+        worker_key: str,
+        model: str | None = None,
+        timeouts: Timeouts | None = None,
+        pad: int = 64,
+        report: Callable[[str], None] | None = None,
+    ) -> None:
+        self.batch = False
+        self._executor = executor
+        self._body = body
+        self._relay = relay
+        self._public = worker_key
+        self._model = model
+        self._timeouts = timeouts or Timeouts()
+        self._pad = pad
+        self._report = report
+        self._reported = ""
+        self._task: Task | None = None
+        self._consumer: StreamConsumer | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._future: Future[Any] | None = None
+        self._inbox: deque[Any] = deque()
+        self._count = 0  # items that have arrived
+        self._worker = ""
+        self._state = ""  # the worker's last word on what it waits for
+        self._end: tuple[Status, str] | None = None
+        self._lost: RelayError | None = None
+        self._submitted = self._joined = self._last = self._known = self._lost_at = 0.0
+        self._answering = False
+
+    async def items(self) -> AsyncGenerator[str, None]:
+        """Yield the data of each event of the model server's stream, as it sent it.
+
+        Closing the generator stops the worker, and that the model server.
+
+        Raises:
+            AiflowError: why there is no answer, or why what came is only a part of it.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._now = self._loop.time
+        self._wake, self._room = asyncio.Event(), asyncio.Event()
+        try:
+            await self._open()
+            while True:
+                while self._inbox:
+                    item = self._inbox.popleft()
+                    self._room.set()
+                    if (data := self._note(item)) is not None:
+                        yield data
+                if self._over():
+                    return
+                if not self._inbox:
+                    await self._wait()
+        finally:
+            await self._close()
+
+    # The beginning
+
+    async def _open(self) -> None:
+        times, relay = self._timeouts, self._relay
+        channel = None
+        if relay is not None:
+            try:
+                # Until the last token of a long answer, however long the queue was.
+                lifetime = times.start + times.first_token + 24 * 3600
+                channel = await create_channel(
+                    relay.url, relay.key.reveal(), int(time.time() + lifetime), allow_plain=relay.allow_plain
+                )
+            except RelayUnreachable as error:
+                self._say(f"no relay ({error.code}); the answer will come in one piece")
+        self._task = Task(
+            body=self._body,
+            secret=new_secret(),
+            channel=channel.id if channel else secrets.token_hex(CHANNEL_BYTES),
+            not_after=time.time() + times.submit + times.start,
+            relay=channel.relay if channel else None,
+            capability=channel.producer if channel else "",
+            allow_plain=relay.allow_plain if relay else False,
+            model=self._model,
+            linger=times.linger,
+            beat=times.beat,
+            pad=self._pad,
+            relay_timeout=times.relay,
+            load_timeout=times.first_token,
+            token_timeout=times.token,
+        )
+        argument = seal_task(self._task, self._public)
+        if channel is None:
+            self.batch = True
+        else:
+            self._consumer = StreamConsumer(
+                channel.relay,
+                channel.id,
+                channel.consumer,
+                self._task.secret,
+                limits=self._task.limits(times.lost),
+                allow_plain=self._task.allow_plain,
+                give_up=times.relay,
+            )
+            self._reader = self._loop.create_task(self._read(self._consumer))
+        await self._submit(argument)
+
+    async def _submit(self, argument: str) -> None:
+        submitting = self._loop.run_in_executor(None, self._executor.submit, worker.run, argument)
+        try:
+            async with asyncio.timeout(self._timeouts.submit):
+                future = await asyncio.shield(submitting)
+        except BaseException as error:
+            submitting.add_done_callback(_withdraw)
+            if isinstance(error, TimeoutError):
+                raise HpcError(
+                    f"the control plane did not take the job within {self._timeouts.submit:g} s", code="AF986"
+                ) from None
+            if isinstance(error, Exception) and not isinstance(error, AiflowError):
+                raise _job_failed(error) from error
+            raise
+        self._future = future
+        self._submitted = self._now()
+        future.add_done_callback(self._ring)
+
+    def _ring(self, _: Future[Any]) -> None:
+        with suppress(RuntimeError):  # the loop has ended, and with it the interest
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+    # What arrives
+
+    async def _read(self, consumer: StreamConsumer) -> None:
+        try:
+            async for item in consumer:
+                self._count += 1
+                self._inbox.append(item)
+                self._wake.set()
+                if len(self._inbox) >= _INBOX:
+                    self._room.clear()
+                    await self._room.wait()
+            self._end = (Status.OK, "")
+        except RemoteFailure as failure:
+            self._end = (Status.ERROR, failure.message)
+        except RelayError as error:
+            self._lost, self._lost_at = error, self._now()
+        finally:
+            self._wake.set()
+
+    def _note(self, item: Any) -> str | None:
+        """The data of an item; None for one that is about the worker."""
+        self._last = self._now()
+        if isinstance(item, str):
+            self._answering = True
+            return item
+        if isinstance(item, dict):
+            self._joined = self._joined or self._last
+            self._worker = str(item.get("worker") or self._worker)
+            seconds = item.get("seconds")
+            after = f" {seconds:.0f} s" if isinstance(seconds, int | float) else ""
+            self._state = f"{item.get('status')}{after}"[:80]
+            self._tell()
+        return None
+
+    def _over(self) -> bool:
+        """Whether all has been handed out.
+
+        Raises:
+            AiflowError: it never will be.
+        """
+        if self._end is None and self._future is not None and self._future.done():
+            self._settle(self._future)
+        if self._end is not None and not self._inbox:
+            status, message = self._end
+            if status is Status.ERROR:
+                raise _said_by_worker(message)
+            if status is Status.CANCELLED:
+                raise StreamIncomplete(message or "the answer was stopped before it was complete")
+            return True
+        lost = self._lost
+        if lost is not None and self._end is None and not self._may_be_completed(lost):
+            raise lost
+        return False
+
+    def _settle(self, future: Future[Any]) -> None:
+        """Draw the conclusions from a job that is done."""
+        now = self._now()
+        self._known = self._known or now
+        late = now - self._known >= _GRACE or self._consumer is None or self._lost is not None
+        try:
+            problem = future.exception(timeout=0)
+        except CancelledError as cancelled:
+            problem = cancelled
+        if problem is not None:
+            if late:
+                raise problem if isinstance(problem, AiflowError) else _job_failed(problem)
+            return
+        assert self._task is not None
+        result = unpack_result(future.result(), self._task.secret, self._task.channel)
+        if result.items is not None:
+            self._complete(result)
+        elif late and not (self._joined and result.error and result.error[0] in _TWICE):
+            code, message, hint = _FATE[result.status]
+            if result.error:
+                code, message = result.error[0] or code, f"{message}: {result.error[1]}"
+            raise HpcError(message, code=code, hint=hint)
+
+    def _complete(self, result: Result) -> None:
+        """Append what the job returned to what had arrived."""
+        if self._reader is not None:
+            self._reader.cancel()
+        assert result.items is not None
+        if self._worker and result.worker != self._worker:
+            raise StreamIncomplete(
+                "the job was started twice, and its result is another answer's", hint="Run it again."
+            )
+        if self._count < result.first:
+            raise StreamIncomplete("what the job returned does not join what had arrived", hint="Run it again.")
+        self.batch = True
+        self._inbox.extend(result.items[self._count - result.first :])
+        self._count = result.first + len(result.items)
+        self._end = result.end
+        self._lost = None
+
+    def _may_be_completed(self, lost: RelayError) -> bool:
+        """Whether the job's result can still bring what the relay did not."""
+        patience = self._timeouts.rest if isinstance(lost, _REST) else _GRACE if isinstance(lost, PeerLost) else 0.0
+        return self._now() - self._lost_at < patience
+
+    # Waiting
+
+    async def _wait(self) -> None:
+        """Wait for whatever comes next, at most until it is time to look again.
+
+        Raises:
+            HpcError: it has not come in time.
+        """
+        now = self._now()
+        if self._consumer is not None and self._consumer.joined:
+            self._joined = self._joined or now
+        self._tell()
+        left = self._left(now)
+        if self._end is not None or (self._future is not None and self._future.done()) or self._lost is not None:
+            left = min(left, 0.05)
+        self._wake.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(left, _TICK)):
+                await self._wake.wait()
+
+    def _left(self, now: float) -> float:
+        """Seconds until what is waited for is too late."""
+        times = self._timeouts
+        if self._consumer is None:
+            limit = times.start + times.first_token + 10 * times.token
+            since, code, what = self._submitted, "AF988", "the whole answer did not come"
+        elif self._lost is not None:
+            return _TICK
+        elif not self._joined:
+            limit, since, code, what = times.start, self._submitted, "AF986", "no worker joined"
+        elif not self._answering:
+            limit, since, code, what = times.first_token, self._joined, "AF988", "the first token did not come"
+        else:
+            # The worker times the model server; this is for a worker that does not.
+            limit, since, code, what = times.token + 30, self._last, "AF988", "the next token did not come"
+        if now - since >= limit:
+            hint = "Is the endpoint running, and can it reach the relay?" if code == "AF986" else ""
+            raise HpcError(
+                f"{what} within {limit:g} s" + (f" ({self._state})" if self._state and not self._answering else ""),
+                code=code,
+                hint=hint or "The model may be loading or the server busy: look at its log, or wait longer.",
+            )
+        return limit - (now - since)
+
+    def _tell(self) -> None:
+        now = self._now()
+        if self._lost is not None:
+            self._say(f"relay lost, waiting {now - self._lost_at:.0f} s for the rest by the control plane")
+        elif self._answering:
+            return
+        elif self._state:
+            self._say(self._state)
+        elif self._joined:
+            self._say("worker joined")
+        elif self._submitted:
+            self._say(f"submitted {now - self._submitted:.0f} s ago")
+
+    def _say(self, words: str) -> None:
+        if self._report is not None and words != self._reported:
+            self._reported = words
+            self._report(words)
+
+    # The end
+
+    async def _close(self) -> None:
+        """Stop whatever still runs for this answer."""
+        try:
+            if self._consumer is not None:
+                await self._consumer.aclose()
+        finally:
+            if self._reader is not None:
+                self._reader.cancel()
+                await asyncio.gather(self._reader, return_exceptions=True)
+            if self._future is not None and not self._future.done() and self._end is None:
+                self._future.cancel()
+
+
+def _withdraw(submitting: asyncio.Future[Future[Any]]) -> None:
+    """Cancel a job that was submitted after all, when nobody waits for it any more."""
+    if not submitting.cancelled() and submitting.exception() is None:
+        submitting.result().cancel()
+
+
+def _said_by_worker(message: str) -> HpcError:
+    """The error that a worker ended its stream with."""
+    try:
+        said = json.loads(message)
+        return HpcError(str(said["message"]), code=str(said["code"]), hint=str(said["hint"]))
+    except (ValueError, KeyError, TypeError):
+        return HpcError(message or "the worker ended the answer with an error")
+
+
+def _job_failed(error: BaseException) -> HpcError:
+    words = " ".join(str(error).split())
+    return HpcError(
+        f"the job failed: {type(error).__name__}" + (f": {words[:300]}" if words else ""),
+        code="AF985",
+        hint="Look at the endpoint's and the worker's log, and run it again.",
+    )
