@@ -67,6 +67,7 @@ def ask(
     system: str | None = None,
     temperature: float | None = None,
     max_tokens: int | None = None,
+    seed: int | None = None,
 ) -> Reply:
     """Ask a model and wait for the whole answer.
 
@@ -77,6 +78,7 @@ def ask(
         system: a system message before the question.
         temperature: 0 for the likeliest token each time.
         max_tokens: the most tokens of the answer.
+        seed: makes sampling repeatable where the server supports it.
 
     Returns:
         the reply: `str(reply)` is its text; it also has `tier`, `model`, `ttft` and `usage`.
@@ -89,7 +91,14 @@ def ask(
     from aiflow_jupyter.notebook.answer import ask as ask_host
 
     return ask_host(
-        current_host(), prompt, tier=tier, model=model, system=system, temperature=temperature, max_tokens=max_tokens
+        current_host(),
+        prompt,
+        tier=tier,
+        model=model,
+        system=system,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        seed=seed,
     )
 
 

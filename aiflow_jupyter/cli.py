@@ -82,16 +82,19 @@ def demo(*, as_json: bool, prompt: str | None) -> None:
 @click.argument("question")
 @click.option("--tier", type=click.Choice(["auto", "local", "hpc", "cloud"]), default="auto", help="Who answers.")
 @click.option("--system", default=None, help="A system message before the question.")
+@click.option("--temperature", type=click.FloatRange(0, 10), default=None, help="0 for the likeliest token each time.")
 @click.option("--max-tokens", type=click.IntRange(min=1), default=None, help="The most tokens of the answer.")
-def ask(question: str, tier: str, system: str | None, max_tokens: int | None) -> None:
+@click.option("--seed", type=int, default=None, help="Makes sampling repeatable.")
+def ask(question: str, system: str | None, **options: Any) -> None:
     """Ask a question; the answer streams to the terminal."""
     if not question.strip():
         raise click.UsageError("the question is empty")
-    badge = _with_router(lambda router: _ask(router, question, tier=tier, system=system, max_tokens=max_tokens))
+    badge = _with_router(lambda router: _ask(router, question, system, options))
     click.echo(f"\n{badge}", err=True)
 
 
-async def _ask(router: Router, question: str, *, tier: str, system: str | None, max_tokens: int | None) -> str:
+async def _ask(router: Router, question: str, system: str | None, options: dict[str, Any]) -> str:
+    import time
     from contextlib import aclosing
 
     from aiflow_jupyter.notebook.sanitise import plain
@@ -99,10 +102,8 @@ async def _ask(router: Router, question: str, *, tier: str, system: str | None, 
     from aiflow_jupyter.runtime.source import Message, Request
 
     messages = (*((Message(role="system", content=system),) if system else ()), Message(role="user", content=question))
-    import time
-
     answer = Answer("ask", "0", started=time.perf_counter_ns())
-    async with aclosing(router.stream(Request(messages, tier=tier, max_tokens=max_tokens))) as events:  # type: ignore[type-var]
+    async with aclosing(router.stream(Request(messages, **options))) as events:  # type: ignore[type-var]
         async for event in events:
             answer.note(event)
             if event.kind == "token" and event.phase != "reasoning":

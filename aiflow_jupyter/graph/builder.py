@@ -140,6 +140,9 @@ class Flow:
             raise GraphError([GraphProblem(f"node {name!r}: {error.errors()[0]['msg']}", code="AF204")]) from None
         return Node(self, name)
 
+    def __repr__(self) -> str:
+        return f"<Flow {self.name}: {len(self._nodes)} nodes, {len(self._edges)} edges>"
+
     def __getitem__(self, name: str) -> Node:
         if name not in self._nodes:
             raise GraphError(

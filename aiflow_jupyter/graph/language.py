@@ -194,6 +194,18 @@ def _unexpected(error: Any, text: str) -> tuple[str, Place]:
     return f"unexpected {shown(str(token))}", (token.line, token.column)
 
 
+def _slip(line: str, column: int) -> str:
+    """What was probably meant, for the slips that are made most; empty where none fits."""
+    before, at = line[: column - 1], line[column - 1 :]
+    if at.startswith((">", "=>")) or (at.startswith("-") and at[1:2] in ("-", " ")):
+        return "an edge is written ->"
+    if at.startswith("-") and before[-1:].isalnum():
+        return "a name is letters, digits and _, without a hyphen"
+    if re.search(r"\blambda$", before.rstrip()) or at.startswith("lambda"):
+        return "name a function that is defined in an earlier cell"
+    return ""
+
+
 def _expected(error: Any) -> str:
     words = {
         "NAME": "a name",
@@ -206,7 +218,7 @@ def _expected(error: Any) -> str:
         "RPAR": ")",
         "LSQB": "[",
         "RSQB": "]",
-        "COMMA": ",",
+        "COMMA": "a comma",
         "DOT": ".",
     }
     allowed = getattr(error, "expected", None) or getattr(error, "allowed", None) or ()
@@ -279,7 +291,8 @@ class _Reader:
             tree = _parser().parse(text)
         except UnexpectedInput as error:
             what, (row, column) = _unexpected(error, text)
-            self.problem(what, "AF100", (row + self.before, column), _expected(error))
+            hint = _slip(text.split("\n")[row - 1], column) or _expected(error)
+            self.problem(what, "AF100", (row + self.before, column), hint)
             return
         inner: Any = tree.children[0]
         if inner.data == "node":
@@ -472,6 +485,7 @@ def policy_problems(error: ValidationError, settings: Mapping[str, Any]) -> list
         elif "le" in context:
             allowed = f"a whole number of at most {context['le']}"
         else:
-            allowed = item["msg"].lower().removeprefix("input should be ")
+            allowed = "a whole number" if item["type"].startswith("int") else reason(error).lower()
+            allowed = allowed.removeprefix("input should be ")
         found.append(PolicyProblem(key, f"{key}={shown(settings.get(key))} is not {allowed}", f"{key} is {allowed}"))
     return found

@@ -6,10 +6,10 @@ An answer is an ordinary run of a two-node graph, so asking has the same cancel,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from aiflow_jupyter.notebook.hosting import finish
 from aiflow_jupyter.notebook.sanitise import literal, plain, sanitise
 
 if TYPE_CHECKING:
@@ -17,70 +17,14 @@ if TYPE_CHECKING:
     from aiflow_jupyter.events import Event, Usage
     from aiflow_jupyter.graph.builder import Flow
     from aiflow_jupyter.graph.spec import GraphSpec
+    from aiflow_jupyter.notebook.hosting import Host
     from aiflow_jupyter.notebook.outputs import Output
-    from aiflow_jupyter.runtime.metrics import Answer, RunStatus
+    from aiflow_jupyter.runtime.metrics import Answer
     from aiflow_jupyter.runtime.run import Result, Run
 
 MOST_BYTES_PER_S = 200_000
 SHORTEST_PAUSE_S = 0.05
-STOP_TIMEOUT_S = 3.0
-"""How long an interrupted cell waits for its run to stop; longer than a run waits for code that won't."""
-
-
-class Handle(Protocol):
-    """A run held from the cell's thread; `aiflow_kernel.host.RunHandle` is one."""
-
-    id: str
-    name: str
-    begun: float
-
-    @property
-    def run(self) -> Run:
-        """The run itself, which belongs to the host's loop."""
-
-    def status(self) -> RunStatus:
-        """The figures of now."""
-
-    def done(self) -> bool:
-        """Whether it is over."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is over."""
-
-    def result(self, timeout: float | None = None) -> Result:
-        """Wait for the result."""
-
-    def cancel(self, timeout: float = ...) -> bool:
-        """Stop it, and wait until it has stopped."""
-
-    def cancel_soon(self) -> None:
-        """Ask it to stop."""
-
-    def holder(self) -> str:
-        """What keeps the loop from answering, in words."""
-
-
-class Host(Protocol):
-    """What starts runs; `aiflow_kernel.host.Host` is one."""
-
-    def start(
-        self,
-        spec: GraphSpec,
-        value: Any,
-        *,
-        functions: Any = ...,
-        show: Callable[[Event], None] | None = ...,
-        to: str | None = ...,
-        beside: Any = ...,
-        run_id: str | None = ...,
-    ) -> Handle:
-        """Start a run of a checked graph."""
-
-    def handles(self) -> Sequence[Handle]:
-        """The runs of this process, oldest first."""
-
-    def find(self, run_id: str) -> Handle | None:
-        """The run of that identifier."""
+WAITING_EVERY_S = 0.25
 
 
 class Reply:
@@ -164,6 +108,7 @@ class AnswerView:
         self._reasoning: list[str] = []
         self._new = asyncio.Event()
         self._note = ""
+        self._waiting = ""
 
     @property
     def text(self) -> str:
@@ -191,8 +136,12 @@ class AnswerView:
         try:
             while not over.done():
                 new = asyncio.ensure_future(self._new.wait())
-                await asyncio.wait({over, new}, return_when=asyncio.FIRST_COMPLETED)
+                nothing = not self._answer and not self._reasoning
+                look = WAITING_EVERY_S if nothing else None
+                await asyncio.wait({over, new}, return_when=asyncio.FIRST_COMPLETED, timeout=look)
                 new.cancel()
+                if nothing:
+                    self._wait_for(run)
                 if self._new.is_set() and not over.done():
                     self._new.clear()
                     size = self.show()
@@ -200,8 +149,16 @@ class AnswerView:
                     await asyncio.wait({over}, timeout=pause)
         finally:
             over.cancel()
-        self._note = self._note or ending(run)
+        if run.state == "done" or self._answer or self._reasoning:
+            self._note = self._note or ending(run)
         self.show()
+
+    def _wait_for(self, run: Run) -> None:
+        """Show what is being waited for."""
+        waiting = run.answers[-1].waiting if run.answers else ""
+        if waiting != self._waiting:
+            self._waiting = waiting
+            self.show()
 
     def show(self) -> int:
         """Show what there is; gives the size of what was sent, in bytes."""
@@ -220,6 +177,8 @@ class AnswerView:
             parts.insert(0, f"> *Reasoning*\n>\n{quoted}")
         # What comes later is added at the end, as a terminal only goes forward.
         flat = "\n\n".join(part for part in (reasoning and f"[reasoning] {reasoning}", text) if part)
+        if self._waiting and not flat and not self._note:
+            return {"text/markdown": f"*{literal(self._waiting)} …*", "text/plain": ""}
         if self._note:
             parts.append(f"<small>{literal(self._note)}</small>")
             flat += f"\n\n[{self._note}]\n"
@@ -274,9 +233,11 @@ def require_checked(spec: GraphSpec, functions: Any) -> None:
 
 def ask(host: Host, prompt: str, **arguments: Any) -> Reply:
     """Ask and wait, showing nothing; see `aiflow_jupyter.ask`."""
-    view = AnswerView(None)
-    from aiflow_jupyter.errors import RunError
+    from aiflow_jupyter.errors import CommandError, RunError
 
+    if not prompt.strip():
+        raise CommandError("the question is empty", code="AF802")
+    view = AnswerView(None)
     try:
         result = finish(host.start(question(**arguments), prompt, show=view.feed))
     except RunError as error:
@@ -286,44 +247,13 @@ def ask(host: Host, prompt: str, **arguments: Any) -> Reply:
 
 def run_flow(host: Host, flow: Flow, value: Any, *, to: str | None = None) -> Result:
     """Run a flow built in Python and wait; see `aiflow_jupyter.run`."""
+    from aiflow_jupyter.errors import CommandError
+    from aiflow_jupyter.graph.builder import Flow
+
+    if not isinstance(flow, Flow):
+        raise CommandError(
+            f"run takes a Flow, not {type(flow).__name__}", code="AF805", hint='flow = Flow("name"); ...'
+        )
     spec = flow.spec
     require_checked(spec, flow.functions)
     return finish(host.start(spec, value, functions=flow.functions, to=to))
-
-
-def finish(handle: Handle) -> Result:
-    """Wait for a run in slices, so that an interrupt gets through; an interrupt stops the run."""
-    try:
-        while not handle.wait(0.1):
-            pass
-    except KeyboardInterrupt:
-        try:
-            stopped = handle.cancel(STOP_TIMEOUT_S)
-        except KeyboardInterrupt:  # once more: it is not waited for any longer
-            stopped = handle.done()
-        raise interrupted(handle, stopped=stopped) from None
-    return handle.result()
-
-
-class Interrupted(KeyboardInterrupt):
-    """A cell that was interrupted: one line instead of a traceback."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"KeyboardInterrupt: {self.message}"]
-
-
-# Front ends and nbclient know an interrupted cell by this name.
-Interrupted.__name__ = "KeyboardInterrupt"
-
-
-def interrupted(handle: Handle, *, stopped: bool) -> Interrupted:
-    """What an interrupted cell raises, naming code that can't be stopped."""
-    if not stopped:
-        return Interrupted(f"run {handle.name!r} was told to stop, but {handle.holder()}")
-    still = handle.run.still_running
-    left = f"; a thread can't be killed, and node {', '.join(map(repr, still))} still runs" if still else ""
-    return Interrupted(f"run {handle.name!r} was stopped{left}")

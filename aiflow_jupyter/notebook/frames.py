@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MIME = "application/vnd.aiflow.flow+json"
 RATE_WINDOW_S = 1.0
+SHORTEST_S = 0.1
+"""Seconds before which a rate says nothing."""
 
 NodeFrame = list[Any]
 """`[state, depth, peak, processed, rate]`; rate in events per second, None where it can't be told."""
@@ -123,7 +125,7 @@ class Frames:
     def _rate(self, node: NodeStatus, status: RunStatus) -> float | None:
         """Events per second over the last second; once the run is over, over the whole run."""
         count, now = max(node.processed, node.emitted), status.elapsed_s
-        if not count or not now:
+        if not count or now < SHORTEST_S:
             return None
         if status.state != "running":
             return round(count / now, 1)

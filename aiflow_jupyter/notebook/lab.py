@@ -38,8 +38,11 @@ def open_lab(arguments: Sequence[str]) -> int:
         JupyterLab's exit code.
 
     Raises:
-        CommandError: JupyterLab is not installed, or the notebook can't be copied.
+        CommandError: JupyterLab is not installed, the notebook can't be copied, or an argument is no option.
     """
+    stray = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if stray is not None:
+        raise CommandError(f"unexpected argument {stray!r}", code="AF811", hint=f"aiflow lab opens {NOTEBOOK}")
     if importlib.util.find_spec("jupyterlab") is None:
         raise CommandError("JupyterLab is not installed here", code="AF811", hint="pip install jupyterlab")
     if not NOTEBOOK.is_file():
@@ -54,4 +57,5 @@ def open_lab(arguments: Sequence[str]) -> int:
             ) from error
     # The kernelspec starts `python`: this interpreter's folder comes first, whether or not its environment is active.
     environment = dict(os.environ, PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
-    return subprocess.call([sys.executable, "-m", "jupyterlab", str(NOTEBOOK), *arguments], env=environment)  # noqa: S603
+    opens = f"--LabApp.default_url=/lab/tree/{NOTEBOOK.as_posix()}"
+    return subprocess.call([sys.executable, "-m", "jupyterlab", opens, *arguments], env=environment)  # noqa: S603

@@ -92,6 +92,10 @@ class FlowView:
         finally:
             self._finish(run)
 
+    def abandon(self) -> None:
+        """Show the graph as it is: the run could not be started."""
+        self._output.show(bundle_of(self._spec, ready(self._spec)))
+
     def _send(self, run: Run) -> None:
         frame = self._frames.frame(run.status())
         if frame is not None and self._widget is not None:
@@ -104,8 +108,8 @@ class FlowView:
             return
         if self._widget is not None:
             self._widget.snapshot = latest
-            if self._text_shown:
-                self._text.show({"text/plain": ""} if self._answered.is_set() else self._text_bundle(latest))
+            if self._text_shown:  # the static picture, which every front end shows, takes its place
+                self._text.show({"text/plain": ""})
         self._output.show(self._bundle(latest, last=True))
 
     def _bundle(self, status: Status, *, last: bool = False) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from aiflow_jupyter.notebook import options as cell_options
 
 if TYPE_CHECKING:
     from aiflow_jupyter.graph.language import Parsed
-    from aiflow_jupyter.notebook.answer import Handle, Host
+    from aiflow_jupyter.notebook.hosting import Handle, Host
     from aiflow_jupyter.runtime.run import Run
 
 _HISTORY = re.compile(r"In|Out|_{1,3}|_\d+|_i{1,3}|_i\d+|_[dio]h")
@@ -44,7 +44,8 @@ class AiflowMagics(Magics):  # type: ignore[misc]
     def aiflow(self, line: str, cell: str | None = None) -> Any:
         """Ask a model, define a graph, or run one.
 
-            %%aiflow [--tier T] [--model M] [--system TEXT] [--temperature X] [--max-tokens N] [-o NAME] [-b] [--raw]
+            %%aiflow [--tier T] [--model M] [--system TEXT] [--temperature X] [--max-tokens N]
+                     [--seed N] [-o NAME] [-b] [--raw]
             Why is the sky blue?
 
             %%aiflow graph NAME
@@ -83,6 +84,8 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         from aiflow_jupyter.notebook.live import show_graph
         from aiflow_jupyter.operators import SIGNATURES
 
+        # A cell that is run again means the new graph: the old one goes, also when the new one is wrong.
+        self._graphs.pop(name, None)
         parsed = read(text, name, SIGNATURES)
         require(parsed.spec, SIGNATURES, self._functions(), parsed)
         self._graphs[name] = parsed
@@ -96,9 +99,9 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         from aiflow_jupyter.operators import SIGNATURES
         from aiflow_jupyter.runtime.run import fresh_id
 
-        parsed = self._graph(options.name)
-        spec, functions = parsed.spec, self._functions()
-        require(spec, SIGNATURES, functions, parsed)
+        parsed, functions = self._graph(options.name)
+        spec = parsed.spec
+        require(spec, SIGNATURES, functions, parsed if parsed.text else None)
         run_id = fresh_id()
         flow_view = FlowView(self.shell, spec, run_id, lambda: self._cancel_soon(run_id))
         shows = any(node.args.get("display") for node in spec.nodes.values())
@@ -109,16 +112,20 @@ class AiflowMagics(Magics):  # type: ignore[misc]
 
             await asyncio.gather(flow_view.follow(run), *([text_view.follow(run)] if text_view else []))
 
-        handle = self._host.start(
-            spec,
-            body,
-            functions=functions,
-            show=text_view.feed if text_view else None,
-            to=options.to,
-            beside=beside,
-            run_id=run_id,
-        )
-        return self._conclude(options, handle, lambda result: result)
+        try:
+            handle = self._host.start(
+                spec,
+                body,
+                functions=functions,
+                show=text_view.feed if text_view else None,
+                to=options.to,
+                beside=beside,
+                run_id=run_id,
+            )
+        except BaseException:
+            flow_view.abandon()
+            raise
+        return self._conclude(options, handle, lambda result: result, lambda: text_view.text if text_view else "")
 
     def _ask(self, options: argparse.Namespace, body: str) -> Any:
         from aiflow_jupyter.notebook.answer import AnswerView, Reply, cause_of, question
@@ -135,19 +142,19 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         view = AnswerView(output_of(self.shell))
         handle = self._host.start(spec, body, show=view.feed, beside=view.follow)
         try:
-            return self._conclude(options, handle, lambda result: Reply(view.text, view.reasoning, result).shown())
+            return self._conclude(
+                options, handle, lambda result: Reply(view.text, view.reasoning, result).shown(), lambda: view.text
+            )
         except RunError as error:
             raise cause_of(error) from None
 
-    def _conclude(self, options: argparse.Namespace, handle: Handle, value: Callable[[Any], Any]) -> Any:
+    def _conclude(
+        self, options: argparse.Namespace, handle: Handle, value: Callable[[Any], Any], text: Callable[[], str]
+    ) -> Any:
         """Wait for the run, or leave it in the background; bind what `-o` names."""
-        from aiflow_jupyter.notebook.answer import finish
+        from aiflow_jupyter.notebook.hosting import Background, finish
 
-        if options.background:
-            if options.out:
-                self.shell.user_ns[options.out] = handle
-            return handle
-        result = value(finish(handle))
+        result = Background(handle, value, text) if options.background else value(finish(handle))
         if options.out:
             self.shell.user_ns[options.out] = result
         return result
@@ -190,7 +197,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         still = handle.run.still_running
         if not stopped:
             return f"{handle.id} {handle.name}: told to stop, but {handle.holder()}"
-        left = f"; still in a thread: {', '.join(still)}" if still else ""
+        left = f"; still in a call of yours, which can't be stopped: {', '.join(still)}" if still else ""
         return f"{handle.id} {handle.name}: cancelled{left}"
 
     def _cancel_soon(self, run_id: str) -> None:
@@ -200,13 +207,18 @@ class AiflowMagics(Magics):  # type: ignore[misc]
 
     # -- what cells share
 
-    def _graph(self, name: str) -> Parsed:
-        from aiflow_jupyter.graph.language import nearest
+    def _graph(self, name: str) -> tuple[Parsed, dict[str, Callable[..., Any]]]:
+        """A graph of a cell, or a `Flow` of that name, with the functions that it may call."""
+        from aiflow_jupyter.graph.builder import Flow
+        from aiflow_jupyter.graph.language import Parsed, nearest
 
+        flow = self.shell.user_ns.get(name)
+        if name not in self._graphs and isinstance(flow, Flow):
+            return Parsed(flow.spec, ""), self._functions() | flow.functions
         if name not in self._graphs:
             hint = nearest(name, self._graphs) if self._graphs else f"define it first: %%aiflow graph {name}"
             raise CommandError(f"no graph is called {name!r}", code="AF805", hint=hint)
-        return self._graphs[name]
+        return self._graphs[name], self._functions()
 
     def _variables(self) -> Mapping[str, Any]:
         """The user's variables, without what IPython itself puts there."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import keyword
 import re
 import shlex
 from collections.abc import Mapping
@@ -33,7 +34,7 @@ class _Parser(argparse.ArgumentParser):
             close = difflib.get_close_matches(word.split("=")[0], known, n=1)
             message = f"unknown option {word!r}" if word.startswith("-") else f"unexpected word {word!r}"
             hint = (f"did you mean {close[0]}?\n" if close else "") + hint
-            if not word.startswith("-"):
+            if not word.startswith("-") and " graph" not in self.prog:
                 hint += "\nthe question itself goes into the lines below the first"
         raise CommandError(message, code="AF801", hint=hint)
 
@@ -66,6 +67,8 @@ def parse_cell_line(line: str) -> argparse.Namespace:
     """
     words = _split(line)
     command = words.pop(0) if words and words[0] in CELL_COMMANDS else "ask"
+    if words[:1] in (["help"], ["-h"], ["--help"]):
+        raise CommandError("help is a line of its own", code="AF801", hint="%aiflow help")
     if command == "ask" and words and not words[0].startswith("-"):
         close = difflib.get_close_matches(words[0], CELL_COMMANDS, n=1)
         hint = (
@@ -78,8 +81,10 @@ def parse_cell_line(line: str) -> argparse.Namespace:
     options.command = command
     for name in ("out", "name"):
         value = getattr(options, name, None)
-        if value is not None and not value.isidentifier():
-            raise CommandError(f"{value!r} is not a name", code="AF801", hint="a name is letters, digits and _")
+        if value is not None and (not value.isidentifier() or keyword.iskeyword(value)):
+            raise CommandError(
+                f"{value!r} is not a name", code="AF801", hint="a name is letters, digits and _, and no word of Python"
+            )
     if getattr(options, "temperature", None) is not None and not 0 <= options.temperature <= 10:
         raise CommandError(f"--temperature is {options.temperature}, not between 0 and 10", code="AF801")
     if getattr(options, "max_tokens", None) is not None and options.max_tokens < 1:
@@ -94,6 +99,8 @@ def parse_line(line: str) -> list[str]:
         CommandError: an unknown command.
     """
     words = _split(line) or ["help"]
+    if words[0] in ("-h", "--help"):
+        words[0] = "help"
     if words[0] not in LINE_COMMANDS:
         close = difflib.get_close_matches(words[0], LINE_COMMANDS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(LINE_COMMANDS)}"
@@ -119,7 +126,14 @@ def usage() -> str:
         "%aiflow graphs           the graphs that were defined\n"
         "%aiflow help             this text\n"
     )
-    return f"{cells}\n{lines}\nIn a body, {{{{name}}}} inserts the value of a variable; other braces are text.\n"
+    graphs = (
+        "Operators of a graph: generate(tier, model, system, temperature, max_tokens, seed, think), map(function),\n"
+        "filter(function), route(by), segment(by), sink(function | var | jsonl | display).\n"
+        "Policies, in brackets behind one: queue, workers, order, reorder, overflow, effect.\n"
+    )
+    return (
+        f"{cells}\n{lines}\n{graphs}\nIn a body, {{{{name}}}} inserts the value of a variable; other braces are text.\n"
+    )
 
 
 def insert(body: str, variables: Mapping[str, Any]) -> str:

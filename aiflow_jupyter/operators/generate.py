@@ -75,8 +75,10 @@ def messages_of(payload: Any) -> tuple[Message, ...]:
     """The chat that a payload stands for: a text is one user turn, a list is taken as messages.
 
     Raises:
-        CommandError: it is neither.
+        CommandError: it is neither, or it is empty.
     """
+    if isinstance(payload, str) and not payload.strip():
+        raise CommandError("the question is empty", code="AF802")
     if isinstance(payload, str):
         return (Message(role="user", content=payload),)
     if isinstance(payload, (list, tuple)) and all(

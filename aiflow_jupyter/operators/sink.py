@@ -20,7 +20,7 @@ from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph.builder import OperatorCall, call
 from aiflow_jupyter.graph.signatures import OperatorSignature, Parameter
 from aiflow_jupyter.operators.functions import user_behaviour
-from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
+from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Collected, Operator
 
 SIGNATURE = OperatorSignature(
     "sink",
@@ -66,12 +66,7 @@ def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
     if "jsonl" in args:
         return _jsonl(Path(args["jsonl"]), binding)
     if "var" in args:
-        collected = binding.variables.setdefault(args["var"], [])
-
-        def collect(event: Event) -> None:
-            collected.append(event.payload)
-
-        return Behaviour("inline", collect)
+        return Behaviour("inline", binding.variables.setdefault(args["var"], Collected()).take)
     show = binding.show
     return Behaviour("inline", show or (lambda _event: None))
 

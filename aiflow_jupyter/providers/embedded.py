@@ -14,9 +14,10 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
-from aiflow_jupyter.errors import ModelMissing, ProviderError, StreamCut
+from aiflow_jupyter.errors import ConfigError, ModelMissing, ProviderError, StreamCut
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.providers import models
 from aiflow_jupyter.providers.engine import Engine, free_threads
@@ -27,6 +28,8 @@ from aiflow_jupyter.runtime.source import Request
 
 NAME: Final = "embedded"
 _BROKEN: Final = ("AF701", "AF702")  # not reached, or cut
+_TEMPERATURE: Final = 0.3
+_STEADY: Final = MappingProxyType({"repeat_penalty": 1.1})  # it is prone to repeat itself
 _PATIENCE: Final = 600.0  # seconds of silence: both slots may be busy, and a large prompt is slow on a processor
 
 
@@ -85,16 +88,29 @@ class EmbeddedModel:
         await self._ready()
 
     async def stream(self, request: Request) -> AsyncGenerator[Event, None]:
-        """Answer `request`; see `Source` for what comes out. There is one model, whatever the request names.
+        """Answer `request`; see `Source` for what comes out.
 
         Raises:
+            ConfigError: the request names another model than the one that there is.
             ModelMissing: there is no model, or no engine to serve it.
             ProviderError: the engine could not start or refused.
             StreamCut: the answer broke off.
         """
-        # A small model reasons only where a grammar holds it to that.
-        extra = {**thinking_grammar(), **request.extra} if request.think else request.extra
-        request = replace(request, model=None, think=None, extra=extra)
+        served = self.model
+        if request.model is not None and served and request.model.lower() != served.lower():
+            raise ConfigError(
+                f"there is no model {request.model!r} on this machine's tier: {served!r} answers",
+                code="AF704",
+                hint="leave the model out, or serve a GGUF file of yours: aiflow models add FILE, AIFLOW_MODEL=FILE",
+            )
+        # A small model reasons only where a grammar holds it to that, and left to the server's default temperature it
+        # loses its thread.
+        extra = {**(thinking_grammar() if request.think else _STEADY), **request.extra}
+        temperature = _TEMPERATURE if request.temperature is None else request.temperature
+        if request.seed is not None or request.temperature == 0:
+            # What the engine keeps of an earlier prompt changes the last bits of what it computes, and so the answer.
+            extra = {"cache_prompt": False, **extra}
+        request = replace(request, model=None, think=None, temperature=temperature, extra=extra)
         for attempt in (1, 2):
             engine, client = await self._ready()
             begun = False

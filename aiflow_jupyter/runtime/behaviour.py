@@ -41,6 +41,17 @@ class Behaviour:
     close: Callable[[], Awaitable[None] | None] | None = None
 
 
+class Collected(list[Any]):
+    """What a `sink(var=...)` collected; `tokens` says that all of it are a model's tokens, pieces of one text."""
+
+    tokens: bool = True
+
+    def take(self, event: Event) -> None:
+        """Collect one event's payload."""
+        self.append(event.payload)
+        self.tokens = self.tokens and event.kind == "token"
+
+
 @dataclass(slots=True)
 class Binding:
     """What an operator may use when it is bound to a node.
@@ -60,7 +71,7 @@ class Binding:
     source: Source | None
     clock: Callable[[], int]
     answers: list[Answer] = field(default_factory=list)
-    variables: dict[str, list[Any]] = field(default_factory=dict)
+    variables: dict[str, Collected] = field(default_factory=dict)
     show: Callable[[Event], None] | None = None
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from aiflow_jupyter.errors import AiflowError, CommandError, ConfigError, RunCancelled, RunError
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph.spec import GraphSpec
-from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
+from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Collected, Operator
 from aiflow_jupyter.runtime.guardian import Guardian
 from aiflow_jupyter.runtime.inline import CUT_EVERY, InlineGuardian
 from aiflow_jupyter.runtime.metrics import Answer, RunState, RunStatus, node_status
@@ -45,7 +45,7 @@ class Result:
         complete: False if a part of it was made from a stream that broke off.
     """
 
-    variables: dict[str, list[Any]]
+    variables: dict[str, Collected]
     answers: list[Answer]
     status: RunStatus
     complete: bool = True
@@ -56,9 +56,19 @@ class Result:
         return "".join(_joined(values) for values in self.variables.values())
 
     def __getitem__(self, variable: str) -> Any:
-        """What one `sink(var=...)` collected: one text if all of it is text."""
-        values = self.variables[variable]
-        return _joined(values) if values and all(isinstance(v, str) for v in values) else values
+        """What one `sink(var=...)` collected: tokens as one text, anything else as a list.
+
+        Raises:
+            CommandError: no sink collects under that name.
+        """
+        values = self.variables.get(variable)
+        if values is None:
+            raise CommandError(
+                f"the run has no variable {variable!r}",
+                code="AF805",
+                hint=f"it has: {', '.join(self.variables) or 'none'}",
+            )
+        return "".join(values) if values.tokens else list(values)
 
     def __repr__(self) -> str:
         nodes = ", ".join(f"{n.node} {n.processed}" for n in self.status.nodes)
@@ -115,7 +125,7 @@ class Run:
         self.state: RunState = "ready"
         self.error: AiflowError | None = None
         self.answers: list[Answer] = []
-        self.variables: dict[str, list[Any]] = {}
+        self.variables: dict[str, Collected] = {}
         self._scheduler = scheduler
         self._started = self._ended = 0
         self._failed_node: str | None = None
@@ -246,6 +256,11 @@ class Run:
             return await self.wait()
         except asyncio.CancelledError:
             await self.cancel()
+            raise
+        except AiflowError as error:
+            if self.state == "ready":  # it could not start: it is over, for whoever watches it, too
+                self._stop("failed", error)
+                await self._over.wait()
             raise
 
     async def cancel(self) -> None:

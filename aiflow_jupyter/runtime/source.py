@@ -32,7 +32,7 @@ class Request:
         max_tokens: the most tokens to generate, None for the server's default.
         seed: makes sampling repeatable where the server supports it.
         think: True has the model reason before it answers, False keeps it from that, None is the server's default.
-        report: told in a few words what is being waited for ("submitted 12 s ago", "model loading"), until the first token.
+        report: told what is being waited for until the first token ("submitted 12 s ago", "model loading").
         extra: further fields for the request body, for servers that take them (a grammar, for instance).
     """
 

@@ -1,7 +1,8 @@
-"""Configuration: `aiflow.toml` in the user's config folder, and one in the working folder that may choose but not point.
+"""Configuration: `aiflow.toml` in the user's config folder, and one in the working folder that may choose, not point.
 
-A project's file comes with a repository that somebody else wrote, so it may only choose models; addresses, key names and
-keys count only from the user's own file. Keys stand in neither: a setting names an environment variable or a 0600 file.
+A project's file comes with a repository that somebody else wrote, so it may only choose models; addresses, key names
+and keys count only from the user's own file. Keys stand in neither: a setting names an environment variable or a 0600
+file.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Hpc(_Section):
         executor: `local` runs the worker in a process of this machine, `globus` on a Globus Compute endpoint.
         endpoint: the Globus Compute endpoint's identifier.
         relay: the relay's address (`https://...`), or `self` for one in this kernel.
-        relay_host: with `relay = "self"`, the interface to listen on; other machines reach it only if it is not loopback.
+        relay_host: with `relay = "self"`, the interface to listen on; others reach it only if it is not loopback.
         relay_key_env, relay_key_file: where the personal relay key is.
         worker_key: the worker's public key, as `aiflow keys worker` prints it; the local executor makes its own.
         model: the model's name at the model server, None for its first.

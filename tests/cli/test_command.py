@@ -218,7 +218,7 @@ def no_lab(tmp_path):
 def test_lab_opens_the_quickstart_with_this_python_and_hands_options_on(no_lab, tmp_path):
     done = aiflow("lab", "--no-browser", "--port=1", cwd=tmp_path, **no_lab)
     arguments, python = json.loads(done.stdout)
-    assert arguments == [str(Path("examples/quickstart.ipynb")), "--no-browser", "--port=1"]
+    assert arguments == ["--LabApp.default_url=/lab/tree/examples/quickstart.ipynb", "--no-browser", "--port=1"]
     assert Path(python).parent == Path(sys.executable).parent
     assert done.returncode == 7
     copied = tmp_path / "examples" / "quickstart.ipynb"

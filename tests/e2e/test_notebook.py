@@ -1,10 +1,9 @@
-"""What a person sees in JupyterLab: a question streams, a graph lives, Cancel works, and the saved notebook shows it."""
+"""What a person sees in JupyterLab: a question streams, a graph lives, Cancel works, a saved notebook shows it all."""
 
 from __future__ import annotations
 
 import json
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -109,7 +108,9 @@ def test_the_quickstart_runs_from_top_to_bottom_with_tokens_and_gauges_live(open
             lab.run_cell(index, wait=True, timeout=LONG / 1000)
         errors = [o for o in lab.outputs_json(index) if o["output_type"] == "error"]
         assert not errors, (index, errors)
-    assert "heron" in str(lab.outputs_json(index_of("print(answer.text)"))).lower()
+    shown = lab.outputs_json(index_of("print(answer.text)"))[0]["text"]
+    assert len(shown.split("\n")[0]) > 5, "the reply that was kept has no text"
+    assert "local · SmolLM2" in shown
     assert "cancelled" in str(lab.outputs_json(index_of("time.sleep(2)")))
 
 
@@ -209,7 +210,6 @@ def test_a_saved_notebook_still_shows_the_graph_without_its_kernel(open_lab, pag
     lab.reload()
     expect(flow(lab.cell(2))).to_have_attribute("data-run-state", "done", timeout=30_000)
     assert {g["node"] for g in gauges(lab.cell(2))} == {"ask", "parts", "speech"}
-    time.sleep(0)
 
 
 def test_a_hostile_answer_is_shown_as_text(open_lab, page):

@@ -140,10 +140,12 @@ def test_text_gauges_stand_in_where_no_view_says_hello(kernel_shell, published, 
     handle = the_host.start(SPEC, "Hi", beside=FlowView(kernel_shell, SPEC, "r1", lambda: None).follow)
     while len({output.id for output in published.kept}) < 2:
         assert not handle.wait(0.01)
-    handle.cancel()
     texts = [output.data["text/plain"] for output in published.kept if output.id != published.kept[0].id]
     assert "pip install aiflow-jupyter" in texts[-1]
-    assert "flow: cancelled" in texts[-1]
+    assert "flow: running" in texts[-1]
+    handle.cancel()
+    first, second = published.kept[-1], published.kept[-2]
+    assert {first.data["text/plain"] == "", second.data["text/plain"] == ""} == {True, False}, "the picture takes its place"
 
 
 def test_no_text_gauges_where_a_view_said_hello(kernel_shell, comms, published, the_host, provider, monkeypatch):

@@ -162,10 +162,34 @@ def test_a_graph_of_the_same_name_takes_the_place_of_the_first(shell):
     assert result["heard"] == "Hello world"
 
 
-def test_a_graph_with_a_mistake_leaves_the_one_before_in_place(shell):
+def test_a_graph_with_a_mistake_does_not_leave_the_one_before_in_its_place(shell):
     shell.ran(GRAPH)
     assert not shell.ran("%%aiflow graph flow\nask = nosuch()").success
-    assert shell.ran("%%aiflow run flow\nHi").success
+    ran = shell.ran("%%aiflow run flow\nHi")
+    assert isinstance(ran.error_in_exec, CommandError)
+
+
+def test_a_flow_built_in_python_runs_by_its_variable_s_name(shell):
+    shell.ran("from aiflow_jupyter import Flow, generate, sink")
+    shell.ran("mine = Flow('mine'); mine.add('ask', generate()) >> mine.add('out', sink(var='x'))")
+    assert shell.ran("%%aiflow run mine -o done\nHi").success
+    assert shell.user_ns["done"]["x"]
+
+
+def test_an_input_that_does_not_exist_fails_the_cell_instead_of_hanging_it(shell):
+    shell.ran(GRAPH)
+    ran = shell.ran("%%aiflow run flow --to nowhere\nHi")
+    assert isinstance(ran.error_in_exec, CommandError)
+    assert "its inputs: ask" in str(ran.error_in_exec)
+
+
+def test_a_question_in_the_background_gives_its_reply_when_asked(shell):
+    shell.ran("%%aiflow -b -o job\nHi")
+    job = shell.user_ns["job"]
+    reply = job.result()
+    assert str(reply)
+    assert job.text == reply.text
+    assert job.done()
 
 
 def test_the_same_cells_run_twice(shell, provider):

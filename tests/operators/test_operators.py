@@ -85,7 +85,7 @@ def pieces(*script, by="sentence", cut=False):
         ("1. First item.\n2. Second item.", ["1. First item.", "2. Second item."]),
         ("J. Smith said (really) no... Yes.", ["J. Smith said (really) no...", "Yes."]),
         ('He said "Stop." Then left.', ['He said "Stop."', "Then left."]),
-        ("你好。「好！」再见？ok", ["你好。", "「好！」", "再见？", "ok"]),  # noqa: RUF001
+        ("你好。「好！」再见？ok", ["你好。", "「好！」", "再见？", "ok"]),
         ("Title\n \nBody", ["Title", "Body"]),
         ("no end", ["no end"]),
         (" \n ", []),

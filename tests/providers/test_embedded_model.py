@@ -19,7 +19,7 @@ import psutil
 import pytest
 from provider_replies import all_of, asked, text
 
-from aiflow_jupyter.errors import ModelMissing, ProviderError, StreamCut
+from aiflow_jupyter.errors import ConfigError, ModelMissing, ProviderError, StreamCut
 from aiflow_jupyter.events import Usage
 from aiflow_jupyter.providers.embedded import EmbeddedModel
 from aiflow_jupyter.providers.engine import Engine
@@ -68,7 +68,9 @@ async def test_answer_streams_token_by_token(embedded, model):
 
 
 async def test_another_model_s_name_is_not_echoed_as_if_it_had_answered(embedded, model):
-    events = await all_of(embedded, asked(model="gpt-9", max_tokens=3))
+    with pytest.raises(ConfigError, match="gpt-9"):
+        await all_of(embedded, asked(model="gpt-9", max_tokens=3))
+    events = await all_of(embedded, asked(model=embedded.model, max_tokens=3))
     assert events[0].meta["model"] == model.name
 
 
@@ -303,3 +305,10 @@ async def test_engine_ends_as_soon_as_its_standard_input_closes(embedded):
     engine._child.stdin.close()
     assert await asyncio.to_thread(engine.gone, 2.0)
     assert engine._child.returncode == 0
+
+
+async def test_a_seed_makes_an_answer_repeatable_whatever_was_asked_before(embedded):
+    asked_for = asked(seed=3, temperature=0.8, max_tokens=25)
+    first = text(await all_of(embedded, asked_for))
+    await all_of(embedded, asked(max_tokens=5))
+    assert text(await all_of(embedded, asked_for)) == first

@@ -1,0 +1,172 @@
+"""Runs as cells hold them: what starts one, waiting that an interrupt gets through, and runs in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from aiflow_jupyter.events import Event
+    from aiflow_jupyter.graph.spec import GraphSpec
+    from aiflow_jupyter.runtime.metrics import RunStatus
+    from aiflow_jupyter.runtime.run import Result, Run
+
+STOP_TIMEOUT_S = 3.0
+"""How long an interrupted cell waits for its run to stop; longer than a run waits for code that won't."""
+
+
+class Handle(Protocol):
+    """A run held from the cell's thread; `aiflow_kernel.host.RunHandle` is one."""
+
+    id: str
+    name: str
+    begun: float
+
+    @property
+    def run(self) -> Run:
+        """The run itself, which belongs to the host's loop."""
+
+    def status(self) -> RunStatus:
+        """The figures of now."""
+
+    def done(self) -> bool:
+        """Whether it is over."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is over."""
+
+    def result(self, timeout: float | None = None) -> Result:
+        """Wait for the result."""
+
+    def cancel(self, timeout: float = ...) -> bool:
+        """Stop it, and wait until it has stopped."""
+
+    def cancel_soon(self) -> None:
+        """Ask it to stop."""
+
+    def __await__(self) -> Generator[Any, None, Result]: ...
+
+    def holder(self) -> str:
+        """What keeps the loop from answering, in words."""
+
+
+class Host(Protocol):
+    """What starts runs; `aiflow_kernel.host.Host` is one."""
+
+    def start(
+        self,
+        spec: GraphSpec,
+        value: Any,
+        *,
+        functions: Any = ...,
+        show: Callable[[Event], None] | None = ...,
+        to: str | None = ...,
+        beside: Any = ...,
+        run_id: str | None = ...,
+    ) -> Handle:
+        """Start a run of a checked graph."""
+
+    def handles(self) -> Sequence[Handle]:
+        """The runs of this process, oldest first."""
+
+    def find(self, run_id: str) -> Handle | None:
+        """The run of that identifier."""
+
+
+class Background:
+    """A run that goes on while other cells run: what `-b` gives; `await` works on it too.
+
+    Args:
+        handle: the run.
+        value: makes the cell's value out of the run's result.
+        text: the text that has come so far.
+    """
+
+    def __init__(self, handle: Handle, value: Callable[[Result], Any], text: Callable[[], str]) -> None:
+        self._handle = handle
+        self._value = value
+        self._text = text
+        self.id = handle.id
+        self.name = handle.name
+
+    @property
+    def text(self) -> str:
+        """What has come so far of the text that is shown under the cell."""
+        return self._text()
+
+    def done(self) -> bool:
+        """Whether it is over."""
+        return self._handle.done()
+
+    def status(self) -> RunStatus:
+        """The figures of now."""
+        return self._handle.status()
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for what the cell would have given in the foreground.
+
+        Args:
+            timeout: seconds to wait, None for as long as it takes.
+
+        Raises:
+            TimeoutError: it is not over yet.
+            AiflowError: how it failed, or that it was cancelled.
+        """
+        if timeout is None:
+            return self._value(finish(self._handle, stop=False))
+        return self._value(self._handle.result(timeout))
+
+    def cancel(self) -> bool:
+        """Stop it; whether it has stopped."""
+        return self._handle.cancel()
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._value((yield from self._handle.__await__()))
+
+    def __repr__(self) -> str:
+        return f"<run {self.id} of {self.name} in the background: {self.status().state}; result() waits for it>"
+
+
+def finish(handle: Handle, *, stop: bool = True) -> Result:
+    """Wait for a run in slices, so that an interrupt gets through.
+
+    Args:
+        handle: the run.
+        stop: whether an interrupt stops the run, or only the waiting.
+    """
+    try:
+        while not handle.wait(0.1):
+            pass
+    except KeyboardInterrupt:
+        if not stop:
+            raise
+        try:
+            stopped = handle.cancel(STOP_TIMEOUT_S)
+        except KeyboardInterrupt:  # once more: it is not waited for any longer
+            stopped = handle.done()
+        raise interrupted(handle, stopped=stopped) from None
+    return handle.result()
+
+
+class Interrupted(KeyboardInterrupt):
+    """A cell that was interrupted: one line instead of a traceback."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"KeyboardInterrupt: {self.message}"]
+
+
+# Front ends and nbclient know an interrupted cell by this name.
+Interrupted.__name__ = "KeyboardInterrupt"
+
+
+def interrupted(handle: Handle, *, stopped: bool) -> Interrupted:
+    """What an interrupted cell raises, naming code that can't be stopped."""
+    if not stopped:
+        return Interrupted(f"run {handle.name!r} was told to stop, but {handle.holder()}")
+    still = handle.run.still_running
+    left = f"; node {', '.join(map(repr, still))} is still in a call of yours, which can't be stopped" if still else ""
+    return Interrupted(f"run {handle.name!r} was stopped{left}")
