@@ -21,7 +21,6 @@ from aiflow_jupyter.relay.frames import (
     MAX_VALUE,
     End,
     Flag,
-    Hint,
     Kind,
     State,
     Status,
@@ -31,7 +30,6 @@ from aiflow_jupyter.relay.frames import (
     unpack_beat,
     unpack_data,
     unpack_end,
-    unpack_hint,
     unpack_value,
 )
 from aiflow_jupyter.relay.session import DEFAULT_LIMITS, Session, StreamLimits
@@ -145,7 +143,7 @@ class Consumer(Session):
 
     def _arrived(self, now: float) -> None:
         self._next += 1
-        self._heard = now
+        self._proved(now)
         self._gap, self._behind, self._resumes = False, None, 0
 
     def _on_data(self, frame: bytes, seq: int, now: float) -> None:
@@ -204,7 +202,7 @@ class Consumer(Session):
             return
         following = unpack_beat(self._peer_seal.open(frame, Type.BEAT, seq))
         self._beat_seq = seq
-        self._heard = now
+        self._proved(now)
         if following > self._next:  # the line keeps order, so these were lost
             self._miss(now)
             self._state(now, Flag.RESEND)
@@ -213,10 +211,8 @@ class Consumer(Session):
             self._state(now)
 
     def _late(self, message: bytes, now: float) -> None:
-        """The producer still asks: its last acknowledgement was lost. Or it has gone."""
-        if message[1:2] == bytes([Type.HINT]):
-            self._alone = unpack_hint(message) is Hint.ALONE
-        elif now - self._asked >= self.limits.repeat / 4:
+        """The producer still asks: its last acknowledgement was lost."""
+        if message[1:2] != bytes([Type.HINT]) and now - self._asked >= self.limits.repeat / 4:
             self._asked = now
             self._state(now)
 
@@ -263,6 +259,8 @@ class Consumer(Session):
             self._behind = now
         if self.joined:
             self._resumes += 1
+            if self._resumes > self.limits.resumes:
+                raise StreamStalled(f"{self._resumes} reconnections, and nothing new came through")
         self._greet(now)
 
     def _detached(self) -> None:
@@ -300,8 +298,6 @@ class Consumer(Session):
             )
         if self._behind is not None and now - self._behind > self.limits.stall:
             raise StreamStalled(f"what the producer sends has not come through for {self.limits.stall:g} s")
-        if self._resumes > self.limits.resumes:
-            raise StreamStalled(f"{self._resumes} reconnections, and nothing new came through")
 
     def _due(self) -> float:
         if not self.joined:

@@ -17,9 +17,10 @@ class RelayError(AiflowError):
 
 
 class RelayUnreachable(RelayError):
-    """No connection to the relay before the deadline."""
+    """No connection to the relay before the deadline; `retry_after` seconds is what a full relay asked for."""
 
     code = "AF910"
+    retry_after: float = 0.0
 
 
 class CapabilityRefused(RelayError):
@@ -47,9 +48,10 @@ class ChannelFinished(RelayError):
 
 
 class RelayLimit(RelayError):
-    """A limit of the relay was met (HTTP 429, close 4029)."""
+    """A limit of the relay was met (HTTP 429, close 4029); `retry_after` seconds is what it asked for."""
 
     code = "AF915"
+    retry_after: float = 0.0
 
 
 class RelayRefused(RelayError):

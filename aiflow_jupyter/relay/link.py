@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import random
+import re
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -134,11 +135,16 @@ def refuse(status: int, body: bytes, retry_after: str | None = None) -> NoReturn
         )
     if status == 410:
         raise ChannelFinished(f"the channel is finished or has expired{said}", hint="ask again, on a new channel")
-    if status == 429:
-        wait = f" in {retry_after} s" if retry_after and retry_after.isdigit() else " later"
-        raise RelayLimit(f"the relay's limits are reached{said}", hint=f"try again{wait}, or with fewer streams")
-    if status == 503:
-        raise RelayUnreachable(f"the relay is full or about to restart{said}", hint="try again")
+    if status in {429, 503}:
+        wait = float(retry_after) if retry_after and re.fullmatch("[0-9]{1,5}", retry_after) else 0.0
+        when = f" in {wait:g} s" if wait else " later"
+        error: RelayLimit | RelayUnreachable
+        if status == 429:
+            error = RelayLimit(f"the relay's limits are reached{said}", hint=f"try again{when}, or with fewer streams")
+        else:
+            error = RelayUnreachable(f"the relay is full or about to restart{said}", hint=f"try again{when}")
+        error.retry_after = wait
+        raise error
     raise RelayRefused(f"HTTP {status} instead of a relay's answer{said}", hint="is that a relay's address?")
 
 
@@ -166,6 +172,8 @@ async def create_channel(
     """
     import httpx  # noqa: PLC0415  # a worker joins channels and opens none: it starts without this
 
+    if not re.fullmatch("[!-~]{1,4096}", key):
+        raise CapabilityRefused("that is no relay key", hint="copy it as `aiflow relay keys` showed it")
     parts = address(relay, allow_plain=allow_plain)
     base = parts.geturl()
     body = {} if not_after is None else {"not_after": not_after}
@@ -219,6 +227,8 @@ class Link:
         tls: ssl.SSLContext | None = None,
         allow_plain: bool = False,
     ) -> None:
+        if not re.fullmatch("[!-~]{1,4096}", capability) or not re.fullmatch("[0-9a-f]{32}", channel):
+            raise CapabilityRefused("that is no channel id, or no capability", hint="copy both as the relay gave them")
         parts = address(relay, allow_plain=allow_plain)
         secure = parts.scheme == "https"
         self.host = parts.hostname or ""

@@ -179,6 +179,11 @@ class Producer(Session):
         return self._stored_bytes + self._pending_bytes
 
     @property
+    def ended(self) -> bool:
+        """END has been sealed."""
+        return bool(self._end_seq)
+
+    @property
     def over(self) -> bool:
         """END has been acknowledged: the consumer has everything."""
         return bool(self._end_seq) and self._base > self._end_seq
@@ -269,7 +274,7 @@ class Producer(Session):
         if not self._base <= state.ack <= self._next:
             raise StateError(f"an acknowledgement of {state.ack}, between {self._base} and {self._next} was possible")
         self._state_seq = seq
-        self._heard = now
+        self._proved(now)
         while self._base < state.ack:
             self._stored_bytes -= len(self._stored.popleft())
             self._base += 1

@@ -86,6 +86,7 @@ class Session:
     Attributes:
         attached: there is a connection to the relay.
         error: why the stream failed, once it has.
+        proofs: how many authentic frames of the other end have come.
         crowded: the relay said that a third party tried to join.
     """
 
@@ -103,6 +104,7 @@ class Session:
     ) -> None:
         self.limits = limits
         self.attached = False
+        self.proofs = 0
         self.crowded = False
         self.error: RelayError | None = None
         self._secret = secret
@@ -126,11 +128,19 @@ class Session:
     # What goes in
 
     def attach(self, now: float) -> None:
-        """A connection to the relay stands."""
+        """A connection to the relay stands.
+
+        Raises:
+            RelayError: there were too many connections that brought nothing.
+        """
         self._begin(now)
         self.attached = True
         self._alone = False
-        self._attached(now)
+        try:
+            self._attached(now)
+        except RelayError as error:
+            self._fail(error, now)
+            raise
 
     def detach(self, now: float) -> None:
         """The connection is gone, with whatever was not written to it."""
@@ -198,11 +208,6 @@ class Session:
         return self._seal is not None
 
     @property
-    def alone(self) -> bool:
-        """The relay said that the other end is not connected. Nothing but waiting times may depend on it."""
-        return self._alone
-
-    @property
     def over(self) -> bool:
         """Everything went well and there is nothing left to say."""
         raise NotImplementedError
@@ -219,6 +224,10 @@ class Session:
         self._clock = now
         if gap > 2 * self.limits.beat:
             self._slept(gap)  # this process was asleep or stopped: the other end can't be blamed for its silence
+
+    def _proved(self, now: float) -> None:
+        self._heard = now
+        self.proofs += 1
 
     def _slept(self, gap: float) -> None:
         self._heard += gap
@@ -251,7 +260,7 @@ class Session:
         first = not self.joined
         if first:
             self._peer_salt = salt
-            self._heard = now
+            self._proved(now)
             salts = (self._salt, salt) if self._own == PRODUCER else (salt, self._salt)
             self._seal = Seal(self._secret, self._channel, self._own, *salts)
             self._peer_seal = Seal(self._secret, self._channel, self._peer, *salts)

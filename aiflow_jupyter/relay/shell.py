@@ -26,6 +26,7 @@ from aiflow_jupyter.relay.session import Session
 
 _log = logging.getLogger(__name__)
 Machine = TypeVar("Machine", bound=Session)
+STEADY = 10.0  # seconds: a connection that stood so long was a good one
 
 
 class Shell(Generic[Machine]):
@@ -89,8 +90,6 @@ class Shell(Generic[Machine]):
     async def _leave(self, patience: float) -> None:
         if self._task is None:
             return
-        if self._machine.over:
-            await asyncio.wait([self._task], timeout=patience)
         self._task.cancel()
         await asyncio.wait([self._task, *self._chores], timeout=patience)
 
@@ -101,9 +100,10 @@ class Shell(Generic[Machine]):
             await self._stay_connected()
         except RelayError as error:
             self._fail(error)
-        except Exception as error:
-            self._fail(RelayError(f"the stream broke off ({type(error).__name__})"))
-            raise
+        except Exception as error:  # noqa: BLE001  # whatever it is, the application hears of it, with the cause
+            failure = RelayError(f"the stream broke off ({type(error).__name__})")
+            failure.__cause__ = error
+            self._fail(failure)
         finally:
             if self._timer is not None:
                 self._timer.cancel()
@@ -114,36 +114,38 @@ class Shell(Generic[Machine]):
         waits, since = delays(self._rng), self._now()
         self._arm()
         while not self._finished():
+            wait = next(waits)
             try:
                 self._socket = await self._link.connect()
             except (RelayUnreachable, RelayLimit) as error:
                 if self._now() - since > self._give_up:
                     message = f"{error.message}; tried for {self._give_up:g} s"
                     raise type(error)(message, hint=error.hint) from None
+                wait = max(wait, min(error.retry_after, self._give_up))
             except RelayError:
                 if self._machine.over:
                     return
                 raise
             else:
-                if await self._serve(self._socket):
-                    waits = delays(self._rng)  # it was of use: begin again with short waits
-                since = self._now()
+                proofs, start = self._machine.proofs, self._now()
+                await self._serve(self._socket)
+                # Only a connection that was of use begins the count of attempts anew.
+                if self._machine.proofs > proofs or self._now() - start > STEADY:
+                    waits, since = delays(self._rng), self._now()
             if self._error is not None:
                 raise self._error
             if not self._finished():
-                await asyncio.sleep(next(waits))
+                await asyncio.sleep(wait)
 
-    async def _serve(self, socket: ClientConnection) -> bool:
-        """Read until the connection or the stream ends; whether anything came."""
-        machine, now, came = self._machine, self._now, False
+    async def _serve(self, socket: ClientConnection) -> None:
+        """Read until the connection or the stream ends."""
+        machine, now = self._machine, self._now
         try:
             machine.attach(now())
             self._kick()
             async with asyncio.timeout(None) as deadline:
                 while not self._finished():
-                    message = await socket.recv()
-                    came = True
-                    machine.receive(_binary(message), now())
+                    machine.receive(_binary(await socket.recv()), now())
                     self._wake.set()
                     self._kick()
                     if machine.crowded and not self._warned:
@@ -161,7 +163,6 @@ class Shell(Generic[Machine]):
             await self._drained()
         await self._close(CLOSE_FINISHED)
         machine.detach(now())
-        return came
 
     def _closed(self, code: int | None) -> None:
         if code == CLOSE_GONE:
@@ -171,7 +172,7 @@ class Shell(Generic[Machine]):
             self._fail(RelayLimit("the relay ended the stream at one of its limits", hint="its operator knows which"))
 
     def _finished(self) -> bool:
-        return self._machine.over and (self._gone or self._machine.alone or self._now() >= self._leave_at())
+        return self._machine.over and (self._gone or self._now() >= self._leave_at())
 
     def _leave_at(self) -> float:
         """Until when to stay after the end."""
@@ -204,6 +205,8 @@ class Shell(Generic[Machine]):
                 self._refill()
         except ConnectionClosed:
             pass  # the reader sees it too, and connects again
+        except RelayError as error:
+            self._fail(error)
         finally:
             self._pumping = False
         self._arm()

@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import Any
 
-from aiflow_jupyter.relay.errors import RelayError, RemoteFailure, StreamCancelled
+from aiflow_jupyter.relay.errors import ChannelFinished, DeliveryUnknown, RelayError, RemoteFailure, StreamCancelled
 from aiflow_jupyter.relay.frames import End, Status
 from aiflow_jupyter.relay.link import Link
 from aiflow_jupyter.relay.protocol import DEFAULT_LIMITS, Consumer, Producer, StreamLimits, pack
 from aiflow_jupyter.relay.shell import Shell
 
 GOODBYE = 3.0  # seconds a consumer stays for a repetition of its last acknowledgement, and a stopped producer for it
+_farewells: set[asyncio.Task[None]] = set()  # the event loop alone would not keep them
 
 
 class StreamProducer(Shell[Producer]):
@@ -154,7 +155,14 @@ class StreamProducer(Shell[Producer]):
 
     async def aclose(self) -> None:
         """Let the connection go. A stream that has not been ended is given up."""
+        if self._machine.over and self._task is not None:
+            await asyncio.wait([self._task], timeout=1)  # tells the relay that the channel is finished
         await self._leave(1.0)
+
+    def _fail(self, error: RelayError) -> None:
+        if isinstance(error, ChannelFinished) and self._machine.ended:
+            error = DeliveryUnknown("everything was sent and the channel is finished, but no acknowledgement came")
+        super()._fail(error)
 
 
 class StreamConsumer(Shell[Consumer]):
@@ -244,14 +252,21 @@ class StreamConsumer(Shell[Consumer]):
         self._kick()
 
     async def aclose(self) -> None:
-        """Let the connection go; a stream that is not at its end is cancelled first."""
+        """Let the connection go; a stream that is not at its end is cancelled first.
+
+        One that is stays connected in the background for some seconds, in case its last acknowledgement was lost.
+        """
         if self._task is not None and self._error is None and not self._machine.over:
             await self.cancel()
             if self._machine.joined:
                 with contextlib.suppress(RelayError, TimeoutError):
                     async with asyncio.timeout(1):
                         await self._until(lambda: self._machine.over)
-        await self._leave(1.0)
+        if self._machine.over and self._task is not None and not self._task.done():
+            _farewells.add(self._task)
+            self._task.add_done_callback(_farewells.discard)
+        else:
+            await self._leave(1.0)
 
     def _leave_at(self) -> float:
         if self._ended_at is None:
