@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("aiflow_jupyter.relay")
 
 _LINGER_SECONDS = 1.0
-_LINGER_BYTES = 256 * 1024
 
 
 class Connection(asyncio.Protocol):
@@ -37,7 +36,6 @@ class Connection(asyncio.Protocol):
         self._head: Head | None = None
         self._need = 0
         self._answered = False
-        self._discarded = 0
         self._timer: asyncio.TimerHandle | None = None
         self.source: str | None = None
 
@@ -54,9 +52,6 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Read on until the request is whole."""
         if self._answered:
-            self._discarded += len(data)
-            if self._discarded > _LINGER_BYTES:
-                self.transport.abort()
             return
         self._buffer += data
         try:

@@ -181,7 +181,7 @@ class Socket(asyncio.Protocol):
     def _forward(self, out: list[BytesLike], frames: int, size: int, now: float) -> None:
         metrics = self.relay.metrics
         peer = self.peer
-        if peer is None or peer.websocket.state is not OPEN:
+        if peer is None:
             metrics.dropped += frames
         else:
             metrics.frames += frames
@@ -302,8 +302,6 @@ class Socket(asyncio.Protocol):
 
     def _close_soon(self) -> None:
         self._closer = self._loop.call_later(self.relay.limits.close_timeout, self.transport.abort)
-        # The answer to the close must be read, whatever else holds.
-        self._pause_reading(_PEER_FULL | _RATE, paused=False)
 
     def _closed_by_relay(self, code: int) -> None:
         self.relay.metrics.closes[code] += 1
@@ -322,4 +320,4 @@ class Socket(asyncio.Protocol):
         code = received.code if received is not None else sent.code if sent is not None else 1006
         log.info("event=leave channel=%s role=%s code=%d", channel.name, self.role, code)
         channel.detach(self.role, self)
-        self.peer = None
+        self.meet(None)  # which also reads on: the answer to a close may wait behind what the peer did not take

@@ -242,7 +242,7 @@ async def test_a_stalled_consumer_stalls_its_producer_and_costs_bounded_memory(s
 
 
 async def test_a_stalled_consumer_is_closed_in_the_end_and_the_producer_lives_on(serve, tools):
-    client = await serve(close_timeout=0.2, bytes_per_second=2**40)
+    client = await serve(close_timeout=3600, bytes_per_second=2**40)
     offering, (_, writer), producer = await stall(client, tools, megabytes=48)
     await tools.until(lambda: any(socket.full for socket in client.relay._sockets))
     stalled, sender = sorted(client.relay._sockets, key=lambda socket: socket.role)
@@ -252,7 +252,8 @@ async def test_a_stalled_consumer_is_closed_in_the_end_and_the_producer_lives_on
         socket.check(stalled._stalled_since + 100)
     assert client.relay.metrics.closes == {}
     stalled.check(stalled._stalled_since + 121)
-    await offering  # what is for nobody is dropped
+    async with asyncio.timeout(30):
+        await offering  # at once, and what is for nobody is dropped
     assert client.relay.metrics.closes == {4011: 1}
     assert client.relay.metrics.dropped > 0
     assert await tools.receive(producer) == tools.ALONE
@@ -308,6 +309,43 @@ async def test_a_consumer_that_comes_back_is_not_held_up_by_its_old_socket(serve
     while await tools.receive(consumer) != b"last":
         pass
     await offering
+    writer.close()
+
+
+async def test_a_producer_that_comes_back_is_held_up_like_the_one_before(serve, tools):
+    client = await serve(close_timeout=3600, bytes_per_second=2**40)
+    channel, token = await client.open(), tools.join_token()
+    _, writer = await client.raw(client.handshake(channel, "consumer"), buffer=4096)
+    await tools.until(lambda: client.relay.metrics.joins == 1)
+    producer = await client.join(channel, "producer", token)
+
+    async def offer():
+        with suppress(ConnectionClosed):
+            while True:
+                await producer.send(bytes(16000))
+
+    offering = asyncio.create_task(offer())
+    (old,) = (socket for socket in client.relay._sockets if socket.role == "producer")
+    await tools.until(lambda: old._paused)
+    await client.join(channel, "producer", token)
+    await tools.until(lambda: old not in client.relay._sockets)
+    await offering
+    (new,) = (socket for socket in client.relay._sockets if socket.role == "producer")
+    assert new._paused
+    assert not new.transport.is_reading()
+    writer.close()
+
+
+async def test_a_sender_that_is_held_up_still_gets_its_close_answered(serve, tools):
+    client = await serve(close_timeout=3600, bytes_per_second=2**40)
+    offering, (_, writer), producer = await stall(client, tools, megabytes=48)
+    (sender,) = (socket for socket in client.relay._sockets if socket.role == "producer")
+    await tools.until(lambda: sender._paused)
+    sender.dismiss(1001, "")
+    assert await tools.closed(producer) == 1001
+    await tools.until(lambda: sender not in client.relay._sockets)
+    with suppress(ConnectionClosed):
+        await offering
     writer.close()
 
 
