@@ -145,7 +145,7 @@ def test_text_gauges_stand_in_where_no_view_says_hello(kernel_shell, published, 
     assert "flow: running" in texts[-1]
     handle.cancel()
     first, second = published.kept[-1], published.kept[-2]
-    assert {first.data["text/plain"] == "", second.data["text/plain"] == ""} == {True, False}, "the picture takes its place"
+    assert {first.data["text/plain"] == "", second.data["text/plain"] == ""} == {True, False}
 
 
 def test_no_text_gauges_where_a_view_said_hello(kernel_shell, comms, published, the_host, provider, monkeypatch):

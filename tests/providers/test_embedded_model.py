@@ -55,16 +55,16 @@ async def test_answer_streams_token_by_token(embedded, model):
     assert isinstance(embedded, Source)
     events = await all_of(embedded, asked(temperature=0.0, max_tokens=40))
     tokens = [event for event in events if event.kind == "token"]
-    assert len(tokens) > 30
-    assert len({event.time for event in tokens}) > 30
+    assert len(tokens) > 10
+    assert len({event.time for event in tokens}) > 10
     assert len({id(event.meta) for event in tokens}) == 1
     assert dict(tokens[0].meta) == {"phase": "answer", "tier": "local", "model": model.name, "provider": "embedded"}
     usage, finish = events[-2:]
     assert (usage.kind, finish.kind) == ("usage", "finish")
     assert isinstance(usage.payload, Usage)
-    assert usage.payload.completion_tokens == 40
-    assert finish.payload.reason == "length"
-    assert "sky" in text(events).lower()
+    assert len(tokens) <= usage.payload.completion_tokens <= 40
+    assert finish.payload.reason == ("length" if usage.payload.completion_tokens == 40 else "stop")
+    assert len(text(events).split()) > 10
 
 
 async def test_another_model_s_name_is_not_echoed_as_if_it_had_answered(embedded, model):
