@@ -7,6 +7,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Coroutine
+from math import inf
 from typing import Any, Generic, Self, TypeVar
 
 from websockets.asyncio.client import ClientConnection
@@ -114,28 +115,22 @@ class Shell(Generic[Machine]):
         waits, since = delays(self._rng), self._now()
         self._arm()
         while not self._finished():
-            wait = next(waits)
+            wait, proofs, start = next(waits), self._machine.proofs, inf
             try:
                 self._socket = await self._link.connect()
-            except (RelayUnreachable, RelayLimit) as error:
-                if self._now() - since > self._give_up:
-                    message = f"{error.message}; tried for {self._give_up:g} s"
-                    raise type(error)(message, hint=error.hint) from None
-                wait = max(wait, min(error.retry_after, self._give_up))
-            except RelayError:
-                if self._machine.over:
-                    return
-                raise
-            else:
-                proofs, start = self._machine.proofs, self._now()
+                start = self._now()
                 await self._serve(self._socket)
-                # Only a connection that was of use begins the count of attempts anew.
-                if self._machine.proofs > proofs or self._now() - start > STEADY:
-                    waits, since = delays(self._rng), self._now()
-            if self._error is not None:
-                raise self._error
-            if not self._finished():
-                await asyncio.sleep(wait)
+                trouble: RelayUnreachable | RelayLimit = RelayUnreachable("the relay closes every connection")
+            except (RelayUnreachable, RelayLimit) as error:
+                trouble = error
+            if self._error is not None or self._finished():
+                return
+            if self._machine.proofs > proofs or self._now() - start > STEADY:
+                waits, since = delays(self._rng), self._now()  # only after a connection that was of use
+            elif self._now() - since > self._give_up:
+                message = f"{trouble.message}; tried for {self._give_up:g} s"
+                raise type(trouble)(message, hint=trouble.hint)
+            await asyncio.sleep(max(wait, min(trouble.retry_after, self._give_up)))
 
     async def _serve(self, socket: ClientConnection) -> None:
         """Read until the connection or the stream ends."""

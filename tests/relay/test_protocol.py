@@ -3,6 +3,7 @@
 import os
 import random
 
+import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,19 @@ from aiflow_jupyter.relay.errors import (
     StreamStalled,
     ValueRefused,
 )
-from aiflow_jupyter.relay.frames import HEADER, MAX_FRAME, MAX_VALUE, TAG_BYTES, Hint, Status, Type
+from aiflow_jupyter.relay.frames import (
+    HEADER,
+    MAX_FRAME,
+    MAX_VALUE,
+    TAG_BYTES,
+    Flag,
+    Hint,
+    State,
+    Status,
+    Type,
+    pack_hint,
+    pack_state,
+)
 from aiflow_jupyter.relay.protocol import Consumer, Producer, StreamLimits, pack
 
 
@@ -161,10 +174,8 @@ class TestValues:
         with pytest.raises(ValueRefused):
             pack(bytes(MAX_VALUE))
         line = joined(StreamLimits(window_bytes=32 << 20, resend_bytes=32 << 20, window_frames=10_000))
-        line.producer._pending.append(bytes(MAX_VALUE + 100_000))
-        line.producer._pending_bytes += MAX_VALUE + 100_000
-        line.producer.flush(line.now)
-        with pytest.raises(ValueRefused):
+        line.producer.send(msgpack.packb(bytes(MAX_VALUE + 100_000)), line.now)
+        with pytest.raises(ValueRefused, match="more than"):
             line.settle()
 
     def test_an_extension_type_is_refused_by_the_consumer(self):
@@ -268,6 +279,38 @@ class TestResume:
         assert line.got == line.sent
         assert line.consumer.over
         assert line.producer.over
+
+    @pytest.mark.parametrize("end", ["producer", "consumer"])
+    def test_a_reconnection_is_repaired_without_waiting(self, end):
+        line = joined()
+        line.send("a")
+        line.attach(end)
+        if end == "consumer":
+            line.consumer.receive(pack_hint(Hint.PRESENT), line.now)
+        line.deliver()
+        assert line.got == ["a"]
+
+    def test_a_producer_holds_when_its_peer_is_away_and_goes_on_from_what_arrived(self):
+        line = joined()
+        line.hint(Hint.ALONE)
+        line.send("a")
+        assert line.down == type(line.down)()
+        line.consumer.receive(pack_hint(Hint.ATTACHED), line.now)
+        line.deliver()
+        assert line.got == ["a"]
+
+    @pytest.mark.parametrize("ack", [0, 1, 4, 99])
+    def test_an_acknowledgement_of_what_was_never_sent_or_is_long_gone_is_a_contradiction(self, ack):
+        line = joined()
+        line.send("a")
+        line.send("b")
+        line.deliver()
+        line.consumer._state(line.now)
+        line.deliver()
+        forged = pack_state(State(ack, 500, 500_000, Flag.NONE), 64)
+        frame = line.consumer._seal.seal(Type.STATE, line.consumer._state_seq + 1, forged)
+        with pytest.raises(StateError):
+            line.producer.receive(frame, line.now)
 
     def test_a_resend_repeats_the_stored_bytes(self):
         line = joined()
