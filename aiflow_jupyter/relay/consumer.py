@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any
 
@@ -58,6 +58,7 @@ class Consumer(Session):
         super().__init__(secret, channel, limits, salt=salt, now=now)
         self.end: End | None = None
         self.cancelled = False
+        self._handlers = {Type.DATA: self._on_data, Type.END: self._on_end, Type.BEAT: self._on_beat}
         self._queue: deque[tuple[list[Any], int]] = deque()  # values, and the size of the frame they came in
         self._taken = 0  # the size of the frame whose values the application has in hand
         self._next = 1
@@ -126,9 +127,6 @@ class Consumer(Session):
         return self.end is not None
 
     # What the producer says
-
-    def _handlers(self) -> dict[int, Callable[[bytes, int, float], None]]:
-        return {Type.DATA: self._on_data, Type.END: self._on_end, Type.BEAT: self._on_beat}
 
     def _expected(self, seq: int, now: float) -> bool:
         if self._peer_seal is None or seq < self._next:

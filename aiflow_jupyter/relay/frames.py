@@ -68,6 +68,9 @@ class Kind(IntEnum):
     LAST = 2  # the last bytes of one packed value
 
 
+_KINDS = tuple(Kind)
+
+
 class Flag(IntFlag):
     """What a STATE asks for."""
 
@@ -162,9 +165,9 @@ def pack_batch(items: Sequence[bytes], multiple: int) -> bytes:
 def unpack_data(plain: bytes) -> tuple[Kind, bytes]:
     """The kind and payload of a DATA frame."""
     try:
-        kind, length = _BATCH.unpack_from(plain)
-        kind = Kind(kind)
-    except (struct.error, ValueError):
+        number, length = _BATCH.unpack_from(plain)
+        kind = _KINDS[number]
+    except (struct.error, IndexError):
         raise FrameError("a DATA frame of unknown kind") from None
     if not 0 < length <= len(plain) - _BATCH.size:
         raise FrameError("a DATA frame whose length does not fit")

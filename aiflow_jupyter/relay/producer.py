@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from hashlib import sha256
 from itertools import islice
 from typing import Any
@@ -86,6 +85,7 @@ class Producer(Session):
     ) -> None:
         super().__init__(secret, channel, limits, salt=salt, now=now)
         self.cancelled = False
+        self._handlers = {Type.STATE: self._on_state}
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
         self._part = 0  # how much of the first pending value has been sealed
@@ -263,9 +263,6 @@ class Producer(Session):
         self._store(Type.END, pack_end(end, self.limits.pad))
 
     # What the consumer says
-
-    def _handlers(self) -> dict[int, Callable[[bytes, int, float], None]]:
-        return {Type.STATE: self._on_state}
 
     def _on_state(self, frame: bytes, seq: int, now: float) -> None:
         if self._peer_seal is None or seq <= self._state_seq:

@@ -92,6 +92,7 @@ class Session:
 
     _own: bytes
     _peer: bytes
+    _handlers: dict[int, Callable[[bytes, int, float], None]]  # of the types that come sealed
 
     def __init__(
         self,
@@ -237,7 +238,9 @@ class Session:
 
     def _read(self, message: bytes, now: float) -> None:
         kind, seq = header(message)
-        if kind == Type.HINT:
+        if (handler := self._handlers.get(kind)) is not None:
+            handler(message, seq, now)
+        elif kind == Type.HINT:
             hint = unpack_hint(message)
             if hint is Hint.CROWDED:
                 self.crowded = True
@@ -246,10 +249,8 @@ class Session:
                 self._hinted(now)
         elif kind == Type.OPEN:
             self._meet(message, now)
-        elif (handler := self._handlers().get(kind)) is None:
-            raise FrameError(f"a frame of type {kind} is not for this end")
         else:
-            handler(message, seq, now)
+            raise FrameError(f"a frame of type {kind} is not for this end")
 
     def _meet(self, frame: bytes, now: float) -> None:
         salt, known = self._peer_opening.unpack(frame)
@@ -276,9 +277,6 @@ class Session:
         if not self._alone:
             return self.limits.hello
         return self.limits.beat if self.joined else self.limits.hello_alone
-
-    def _handlers(self) -> dict[int, Callable[[bytes, int, float], None]]:
-        raise NotImplementedError
 
     def _attached(self, now: float) -> None:
         raise NotImplementedError
