@@ -45,9 +45,10 @@ FIRST_DELAY = 0.02
 LAST_DELAY = 2.0
 PING = 15.0  # seconds: below what proxies let a quiet line live
 
-# websockets writes the headers of a request to its log at DEBUG; a capability is in them.
-_wire_log = logging.getLogger(f"{__name__}.websocket")
-_wire_log.setLevel(logging.INFO)
+# websockets writes the headers of a request to its log at DEBUG, a capability among them. Outside the registry, so that
+# nobody who turns every logger up turns this one up too.
+_wire_log = logging.Logger(f"{__name__}.websocket", level=logging.INFO)  # noqa: LOG001
+_wire_log.parent = logging.getLogger(__name__)
 
 Role = Literal["producer", "consumer"]
 

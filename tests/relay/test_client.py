@@ -493,8 +493,10 @@ def capability(end):
 
 
 class TestSecrets:
-    async def test_none_is_in_a_repr_an_error_or_a_log(self, room, caplog):
+    async def test_none_is_in_a_repr_an_error_or_a_log(self, room, caplog, monkeypatch):
         caplog.set_level(logging.DEBUG)
+        for name in list(logging.root.manager.loggerDict):
+            monkeypatch.setattr(logging.getLogger(name), "level", logging.DEBUG)
         channel, secret = await room.channel(), new_secret()
         producer = StreamProducer(channel.relay, channel.id, channel.producer, secret)
         consumer = StreamConsumer(channel.relay, channel.id, channel.consumer, secret)
