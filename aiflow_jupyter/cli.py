@@ -201,6 +201,13 @@ def bench_import(*, as_json: bool, rounds: int) -> None:
     _print(measure(rounds), as_json=as_json)
 
 
+def _add_commands() -> None:
+    from aiflow_jupyter.relay import command
+
+    main.add_command(command.relay)
+    main.add_command(command.keys)
+
+
 def _print(figures: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(figures))
@@ -250,6 +257,8 @@ def _plain(text: str) -> str:
 
     return escape(text)
 
+
+_add_commands()
 
 if __name__ == "__main__":
     main()
