@@ -182,9 +182,8 @@ class Shell(Generic[Machine]):
         if socket is None:
             return
         with contextlib.suppress(ConnectionClosed, OSError, TimeoutError):
-            if self._error is not None:
-                for frame in self._machine.data_to_send():  # what the other end should know
-                    await socket.send(frame)
+            for frame in self._machine.data_to_send():  # what the other end should know
+                await socket.send(frame)
             await socket.close(code)
 
     async def _pump(self) -> None:

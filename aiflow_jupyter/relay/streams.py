@@ -263,6 +263,7 @@ class StreamConsumer(Shell[Consumer]):
                     async with asyncio.timeout(1):
                         await self._until(lambda: self._machine.over)
         if self._machine.over and self._task is not None and not self._task.done():
+            await self._drained()  # the acknowledgement is on its way, whatever the caller does with this loop next
             _farewells.add(self._task)
             self._task.add_done_callback(_farewells.discard)
         else:

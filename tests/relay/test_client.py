@@ -8,6 +8,7 @@ import random
 import socket
 import subprocess
 import sys
+import threading
 
 import httpx
 import pytest
@@ -93,6 +94,21 @@ class TestAStream:
         assert await reader == list(range(3000))
         assert consumer.result.status is Status.OK
         assert consumer.result.items == 3000
+
+    async def test_is_acknowledged_before_its_consumer_lets_go_though_the_loop_stands_still_then(self, room):
+        channel, secret = await room.channel(), new_secret()
+        known = threading.Event()
+
+        async def consume():
+            got = await collect(StreamConsumer(channel.relay, channel.id, channel.consumer, secret))
+            assert known.wait(10)  # blocks this loop until the producer knows
+            return got
+
+        reader = asyncio.create_task(asyncio.to_thread(asyncio.run, consume()))
+        async with StreamProducer(channel.relay, channel.id, channel.producer, secret) as producer:
+            await producer.send("a")
+        known.set()
+        assert await reader == ["a"]
 
     async def test_of_arrays_and_texts_arrives_as_it_was(self, room):
         values = [{"dtype": "<f8", "shape": [1000, 100], "data": os.urandom(800_000)}, "", "é", b""]
