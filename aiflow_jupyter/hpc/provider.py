@@ -105,7 +105,7 @@ class HpcProvider:
             for event in chunks.close():
                 yield _marked(event, marks) if remote.batch else event
         except ProviderError as error:
-            if begun and error.code not in {"AF702", "AF707"}:
+            if begun and not isinstance(error, StreamCut) and error.code != "AF707":
                 raise _cut(error) from error
             raise
         except AiflowError as error:

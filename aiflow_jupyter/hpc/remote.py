@@ -46,7 +46,7 @@ from aiflow_jupyter.relay.frames import CHANNEL_BYTES
 
 _INBOX: Final = 64
 _TICK: Final = 1.0
-_GRACE: Final = 1.0  # seconds in which the end may still arrive by the relay once the job's result is known
+_GRACE: Final = 0.5  # seconds in which the end may still arrive by the relay once the job's result is known
 _REST: Final = (RelayUnreachable, RelayRefused, CapabilityRefused, ChannelFinished)  # then the result may complete it
 _TWICE: Final = {"AF913", "AF923"}  # a job that was started twice: the first one streams on
 
