@@ -17,7 +17,7 @@ from typing import Final
 
 from aiflow_jupyter.hpc import worker
 
-NEEDS: Final = ("websockets>=14", "cryptography>=44", "httpx>=0.27,<1", "msgpack>=1")
+NEEDS: Final = ("websockets>=15", "cryptography>=44", "httpx>=0.27,<1", "msgpack>=1")
 _ROOT: Final = Path(worker.__file__).parents[2]
 _PACKAGE: Final = "aiflow_jupyter"
 _MAIN: Final = f"import sys\n\nfrom {worker.__name__} import main\n\nsys.exit(main())\n"

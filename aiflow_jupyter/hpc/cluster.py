@@ -58,7 +58,11 @@ draft="$(mktemp "$file.XXXXXX")"
 printf '{"url": "http://%s:%s/v1", "key": "%s"}\\n' "$(hostname -f)" "$port" "$VLLM_API_KEY" > "$draft"
 mv "$draft" "$file"
 # A later job may have written its own; only this one's is removed.
-trap 'if grep -qsF "$VLLM_API_KEY" "$file"; then rm -f "$file"; fi; [ -z "$vllm" ] || kill "$vllm"' EXIT
+leave() {
+  if grep -qsF "$VLLM_API_KEY" "$file"; then rm -f "$file"; fi
+  [ -z "$vllm" ] || kill "$vllm" 2>/dev/null || true
+}
+trap leave EXIT
 trap 'exit 143' TERM
 
 vllm serve "$model" --host 0.0.0.0 --port "$port" &
