@@ -1,0 +1,165 @@
+"""The hpc tier gives the same events as any other provider, whatever the way they came."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import replace
+
+import pytest
+from stage import QUICK, chunk, payloads, recorded
+
+from aiflow_jupyter.errors import ProviderError, StreamCut
+from aiflow_jupyter.hpc.provider import HpcProvider, local_setup
+from aiflow_jupyter.hpc.remote import RelayAt
+from aiflow_jupyter.providers.chunks import Chunks
+from aiflow_jupyter.providers.secret import Secret
+from aiflow_jupyter.relay.errors import RelayError
+from aiflow_jupyter.relay.selfrelay import SelfRelay
+from aiflow_jupyter.runtime.source import Request, Source
+
+
+def asked(**fields) -> Request:
+    return Request(({"role": "user", "content": "Why is the sky blue?"},), tier="hpc", **fields)
+
+
+def plain(event):
+    return event.kind, event.payload, event.source, event.sequence, dict(event.meta)
+
+
+async def all_of(provider, request=None, into=None):
+    events = [] if into is None else into
+    async for event in provider.stream(request or asked()):
+        events.append(event)
+    return events
+
+
+@pytest.fixture
+async def provider(stage):
+    made = HpcProvider(lambda: stage.executor, relay=stage.relay, worker_key=stage.key.public, timeouts=QUICK)
+    yield made
+    made._executor = None  # the stage's own
+    await made.aclose()
+
+
+@pytest.mark.parametrize("name", ["vllm", "tools_vllm", "reasoning_vllm", "xllamacpp", "reasoning_llama"])
+async def test_a_recorded_stream_gives_the_events_that_it_gives_locally(stage, provider, name):
+    stage.vllm.parts = [recorded(name)]
+    chunks = Chunks("hpc", "the server's model", "hpc", lambda: 0)
+    local = [event for data in payloads(name) for event in chunks.feed(data)] + chunks.close()
+    assert [plain(event) for event in await all_of(provider)] == [plain(event) for event in local]
+
+
+async def test_events_name_tier_provider_and_the_model_that_answered(provider):
+    first = (await all_of(provider))[0]
+    assert {**first.meta} == {"phase": "answer", "tier": "hpc", "provider": "hpc", "model": "smollm2-135m"}
+
+
+async def test_an_answer_in_one_piece_is_marked(stage):
+    provider = HpcProvider(lambda: stage.executor, relay=None, worker_key=stage.key.public, timeouts=QUICK)
+    events = await all_of(provider)
+    assert all(event.meta["batch"] for event in events)
+    assert events[-1].kind == "finish"
+
+
+async def test_what_a_request_says_reaches_the_model_server(stage, provider):
+    await all_of(provider, asked(model="m", temperature=0.1, max_tokens=9, seed=3, think=False, extra={"top_k": 2}))
+    body = stage.vllm.asked[0]
+    said = {name: body[name] for name in ("model", "temperature", "max_tokens", "seed", "top_k", "stream")}
+    assert said == {"model": "m", "temperature": 0.1, "max_tokens": 9, "seed": 3, "top_k": 2, "stream": True}
+    assert body["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+async def test_what_is_waited_for_is_reported_to_the_request(stage, provider):
+    reports: list[str] = []
+    stage.vllm.loading = 1
+    await all_of(provider, asked(report=reports.append))
+    assert [report for report in reports if report.startswith("model loading")]
+
+
+async def test_an_error_in_the_middle_is_a_cut_stream_with_its_code(stage, provider):
+    stage.vllm.parts, stage.vllm.cut = [chunk("a")], True
+    came = []
+    with pytest.raises(StreamCut) as failed:
+        await all_of(provider, into=came)
+    assert failed.value.code == "AF702"
+    assert [event.payload for event in came] == ["a"]
+
+
+async def test_an_error_object_in_the_stream_is_the_server_s_failure(stage, provider):
+    stage.vllm.parts = [recorded("vllm_midstream_error")]
+    with pytest.raises(ProviderError) as failed:
+        await all_of(provider)
+    assert failed.value.code == "AF707"
+
+
+async def test_a_stream_without_a_finish_reason_is_cut(stage, provider):
+    stage.vllm.parts = [chunk("a")]
+    with pytest.raises(StreamCut):
+        await all_of(provider)
+
+
+async def test_an_error_of_the_relay_before_the_answer_is_a_provider_s_error_with_its_code(stage):
+    relay = replace(stage.relay, key=Secret("wrong"))
+    provider = HpcProvider(lambda: stage.executor, relay=relay, worker_key=stage.key.public, timeouts=QUICK)
+    with pytest.raises(ProviderError) as failed:
+        await all_of(provider)
+    assert failed.value.code == "AF911"
+
+
+async def test_a_control_plane_that_can_not_be_set_up_is_a_provider_s_error(stage):
+    def broken():
+        raise ProviderError("no login", code="AF994")
+
+    provider = HpcProvider(broken, relay=stage.relay, worker_key=stage.key.public)
+    with pytest.raises(ProviderError, match="no login"):
+        await all_of(provider)
+
+
+def test_padding_out_of_bounds_is_refused_at_once():
+    with pytest.raises(RelayError):
+        HpcProvider(lambda: None, relay=None, worker_key="", pad=4096)
+
+
+async def test_the_whole_tier_on_this_machine_needs_a_model_server_s_address_alone(vllm):
+    vllm.parts = [recorded("reasoning_vllm")]
+    provider = local_setup(vllm.url, timeouts=QUICK)
+    assert isinstance(provider, Source)
+    first = await all_of(provider)
+    second = await all_of(provider)
+    await provider.aclose()
+    assert [plain(event) for event in first] == [plain(event) for event in second]
+    assert first[-1].kind == "finish"
+
+
+async def test_closing_ends_the_workers_and_the_relay_of_this_process(vllm):
+    vllm.parts, vllm.free = [chunk("a")] * 3, 1
+    vllm.gate.clear()
+    own = SelfRelay()
+    provider = local_setup(vllm.url, timeouts=QUICK, relay=own)
+    async with aclosing(provider.stream(asked())) as events:
+        await anext(events)
+        executor = provider._executor
+        (pid,) = executor.pids
+        await provider.aclose()
+        await vllm.stopped.wait()
+        with pytest.raises(ProviderError):
+            await anext(events)
+    async with asyncio.timeout(20):
+        while executor.pids:
+            await asyncio.sleep(0.01)
+    assert not _alive(pid)
+    with pytest.raises(OSError):
+        await asyncio.open_connection("127.0.0.1", own.server.port)
+
+
+async def test_a_relay_elsewhere_can_be_used_by_a_worker_on_this_machine(vllm, relay):
+    provider = local_setup(vllm.url, timeouts=QUICK, relay=RelayAt(relay.url, relay.key))
+    assert (await all_of(provider))[-1].kind == "finish"
+    await provider.aclose()
+
+
+def _alive(pid: int) -> bool:
+    import psutil
+
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE

@@ -1,0 +1,511 @@
+"""An answer from the cluster comes whole and in order, or an error says what is missing and why."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from concurrent.futures import Executor, Future
+from contextlib import aclosing
+from dataclasses import replace
+
+import pytest
+from stage import BODY, QUICK, all_of, chunk, payloads, recorded
+
+from aiflow_jupyter.errors import AiflowError
+from aiflow_jupyter.hpc import worker
+from aiflow_jupyter.hpc.remote import RelayAt
+from aiflow_jupyter.hpc.task import Result, open_task, pack_result
+from aiflow_jupyter.providers.secret import Secret
+from aiflow_jupyter.relay.capability import Secret as RelaySecret
+from aiflow_jupyter.relay.client import Status, StreamConsumer
+from aiflow_jupyter.relay.crypto import WorkerKey
+from aiflow_jupyter.relay.errors import PeerLost
+from aiflow_jupyter.relay.keys import KeyStore
+from aiflow_jupyter.relay.server import RelayServer
+
+NOWHERE = RelayAt("http://127.0.0.1:9", Secret("no-key"))
+
+
+class Held(Executor):
+    """A control plane in the test's hands: it takes tasks and does nothing by itself."""
+
+    def __init__(self):
+        self.tasks: list[tuple[str, Future[str]]] = []
+        self.taken = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def submit(self, fn, /, *args, **kwargs):
+        future: Future[str] = Future()
+        self.tasks.append((args[0], future))
+        self._loop.call_soon_threadsafe(self.taken.set)
+        return future
+
+
+async def failure(remote, into=None) -> AiflowError:
+    with pytest.raises(AiflowError) as failed:
+        await all_of(remote, into)
+    return failed.value
+
+
+@pytest.mark.parametrize("name", ["vllm", "tools_vllm", "reasoning_vllm", "vllm_midstream_error", "xllamacpp"])
+async def test_every_event_of_the_model_server_arrives_as_it_was_sent(stage, name):
+    stage.vllm.parts = [recorded(name)]
+    assert await all_of(stage.ask()) == payloads(name)
+
+
+async def test_the_request_reaches_the_model_server_whole(stage):
+    body = {**BODY, "temperature": 0.5, "tools": [{"type": "function"}], "stop": ["x"]}
+    await all_of(stage.ask(body, model="mine"))
+    assert stage.vllm.asked == [
+        {**body, "model": "mine", "stream": True, "stream_options": {"include_usage": True}},
+    ]
+
+
+async def test_without_a_model_s_name_the_server_s_first_is_asked(stage):
+    await all_of(stage.ask())
+    assert stage.vllm.asked[0]["model"] == "first-model"
+
+
+async def test_what_is_being_waited_for_is_said_until_the_first_token(stage):
+    stage.vllm.loading = 2
+    assert await all_of(stage.ask()) == payloads("vllm")
+    assert stage.reports[0].startswith("submitted ")
+    assert "worker up" in stage.reports
+    assert stage.reports[-1].startswith("model loading ")
+
+
+async def test_a_token_does_not_wait_for_those_after_it(stage):
+    stage.vllm.parts, stage.vllm.free = [chunk("a"), chunk("b", "stop")], 1
+    stage.vllm.gate.clear()
+    async with aclosing(stage.ask().items()) as items:
+        assert json.loads(await anext(items))["choices"][0]["delta"]["content"] == "a"
+        stage.vllm.gate.set()
+        assert json.loads(await anext(items))["choices"][0]["delta"]["content"] == "b"
+
+
+async def test_two_answers_at_once_do_not_mix(stage):
+    first, second = await asyncio.gather(all_of(stage.ask()), all_of(stage.ask()))
+    assert first == second == payloads("vllm")
+
+
+# What stops it
+
+
+async def test_leaving_stops_the_model_server(stage):
+    stage.vllm.parts, stage.vllm.free = [chunk("a")] * 5, 1
+    stage.vllm.gate.clear()
+    async with aclosing(stage.ask().items()) as items:
+        await anext(items)
+        assert stage.vllm.running == 1
+    await stage.vllm.stopped.wait()
+    assert stage.vllm.running == 0
+
+
+async def test_leaving_before_the_first_token_stops_the_model_server(stage):
+    stage.vllm.parts, stage.vllm.free = [chunk("a")] * 5, 0
+    stage.vllm.gate.clear()
+    asking = asyncio.create_task(all_of(stage.ask()))
+    while not stage.vllm.running:
+        await asyncio.sleep(0.01)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    await stage.vllm.stopped.wait()
+
+
+async def test_leaving_before_the_job_has_started_cancels_it(stage):
+    held = Held()
+    asking = asyncio.create_task(all_of(stage.ask(executor=held)))
+    await held.taken.wait()
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    while not held.tasks[0][1].cancelled():
+        await asyncio.sleep(0.01)
+
+
+async def test_a_job_that_starts_when_nobody_waits_any_more_does_not_ask_the_model_server(stage):
+    held = Held()
+    asking = asyncio.create_task(all_of(stage.ask(executor=held)))
+    await held.taken.wait()
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    argument = held.tasks[0][0]
+    task = replace(open_task(argument, stage.key), consumer_timeout=0.2, relay_timeout=0.1)
+    result = await worker._Job(task, worker.Server.find, lambda: 0.0).result()
+    assert result.status == "no_consumer"
+    assert stage.vllm.headers == []
+
+
+# What fails before the answer
+
+
+async def test_no_worker_in_time_is_an_error_that_says_how_long(stage):
+    failed = await failure(stage.ask(executor=Held(), timeouts=replace(QUICK, start=0.3)))
+    assert failed.code == "AF986"
+    assert "within 0.3 s" in failed.message
+
+
+async def test_a_job_that_fails_is_an_error_with_the_job_s_words(stage):
+    held = Held()
+    asking = asyncio.create_task(failure(stage.ask(executor=held)))
+    await held.taken.wait()
+    held.tasks[0][1].set_exception(RuntimeError("the node went down"))
+    failed = await asking
+    assert failed.code == "AF985"
+    assert "RuntimeError: the node went down" in failed.message
+
+
+async def test_a_job_that_was_cancelled_elsewhere_is_an_error(stage):
+    held = Held()
+    asking = asyncio.create_task(failure(stage.ask(executor=held)))
+    await held.taken.wait()
+    held.tasks[0][1].cancel()
+    assert (await asking).code == "AF985"
+
+
+async def test_a_control_plane_that_refuses_is_an_error(stage):
+    class Refusing(Executor):
+        def submit(self, fn, /, *args, **kwargs):
+            raise OSError("no route")
+
+    failed = await failure(stage.ask(executor=Refusing()))
+    assert failed.code == "AF985"
+    assert "no route" in failed.message
+
+
+async def test_a_control_plane_that_hangs_is_an_error(stage):
+    release = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    class Hanging(Executor):
+        def submit(self, fn, /, *args, **kwargs):
+            asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
+            return Future()
+
+    failed = await failure(stage.ask(executor=Hanging(), timeouts=replace(QUICK, submit=0.2)))
+    release.set()
+    assert failed.code == "AF986"
+
+
+@pytest.mark.parametrize("status", ["expired", "no_consumer", "cancelled", "failed", "version", "streamed", "batch"])
+async def test_a_result_without_an_answer_is_an_error_of_its_own(stage, status):
+    held = Held()
+    asking = asyncio.create_task(failure(stage.ask(executor=held)))
+    await held.taken.wait()
+    held.tasks[0][1].set_result(pack_result(Result(status)))
+    failed = await asking
+    assert failed.code
+    assert failed.hint
+
+
+@pytest.mark.parametrize("text", ["", "null", "<html>", '{"v": 9, "status": "streamed"}', None, 7])
+async def test_a_result_that_is_none_is_an_error(stage, text):
+    held = Held()
+    asking = asyncio.create_task(failure(stage.ask(executor=held)))
+    await held.taken.wait()
+    held.tasks[0][1].set_result(text)
+    assert (await asking).code in {"AF989", "AF982"}
+
+
+async def test_a_worker_with_another_key_says_which_keys_to_compare(stage):
+    failed = await failure(stage.ask(worker_key=WorkerKey.generate().public))
+    assert failed.code == "AF941"
+    assert "another key" in failed.message
+
+
+async def test_a_worker_without_a_key_says_so(stage, monkeypatch, tmp_path):
+    monkeypatch.delenv("AIFLOW_WORKER_KEY")
+    monkeypatch.setenv("AIFLOW_WORKER_KEY_FILE", str(tmp_path / "none"))
+    failed = await failure(stage.ask())
+    assert failed.code == "AF940"
+
+
+async def test_a_job_that_starts_too_late_does_not_ask_the_model_server(stage):
+    task = {"relay": None, "worker_key": stage.key.public}
+    held = Held()
+    asking = asyncio.create_task(failure(stage.ask(executor=held, **task)))
+    await held.taken.wait()
+    late = await worker.work(held.tasks[0][0], worker.worker_key, clock=lambda: 4e9)
+    held.tasks[0][1].set_result(late)
+    assert (await asking).code == "AF983"
+    assert stage.vllm.headers == []
+
+
+async def test_a_wrong_relay_key_is_an_error_and_no_detour_by_the_control_plane(stage):
+    failed = await failure(stage.ask(relay=replace(stage.relay, key=Secret("wrong"))))
+    assert failed.code == "AF911"
+    assert stage.vllm.headers == []
+
+
+# What the model server does wrong
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "body", "code"),
+    [
+        (200, "text/html", b"<html>log in</html>", "AF708"),
+        (401, "application/json", b'{"error": "no"}', "AF703"),
+        (404, "application/json", b'{"error": {"message": "no such model"}}', "AF704"),
+        (400, "application/json", b'{"object": "error", "message": "too long"}', "AF706"),
+        (429, "text/plain", b"", "AF705"),
+        (500, "text/html", b"<html>", "AF707"),
+        (302, "text/plain", b"", "AF704"),
+    ],
+)
+async def test_what_the_model_server_refuses_is_told_with_a_code(stage, status, kind, body, code):
+    stage.vllm.status, stage.vllm.kind, stage.vllm.body = status, kind, body
+    assert (await failure(stage.ask(model="m"))).code == code
+
+
+async def test_the_model_server_s_own_words_arrive_and_its_key_does_not(stage, monkeypatch):
+    monkeypatch.setenv("AIFLOW_MODEL_SERVER_KEY", "very-secret-key")
+    stage.vllm.status, stage.vllm.kind = 400, "application/json"
+    stage.vllm.body = b'{"message": "4096 tokens, and very-secret-key"}'
+    failed = await failure(stage.ask(model="m"))
+    assert "4096 tokens, and ***" in failed.message
+
+
+async def test_a_model_server_that_is_not_there_is_an_error_once_it_is_late(stage, monkeypatch):
+    monkeypatch.setenv("AIFLOW_MODEL_SERVER", "http://127.0.0.1:9")
+    failed = await failure(stage.ask(timeouts=replace(QUICK, first_token=0.5)))
+    assert failed.code in {"AF987", "AF988"}
+
+
+async def test_a_model_server_that_says_nothing_is_an_error(stage):
+    stage.vllm.silent = True
+    assert (await failure(stage.ask(timeouts=replace(QUICK, token=0.4)))).code == "AF709"
+
+
+async def test_a_model_server_that_is_cut_off_is_an_error_after_what_came(stage):
+    stage.vllm.parts, stage.vllm.cut = [chunk("a"), chunk("b")], True
+    came: list[str] = []
+    failed = await failure(stage.ask(), came)
+    assert failed.code == "AF702"
+    assert len(came) == 2
+
+
+async def test_the_server_file_is_read_for_each_task_once_it_is_there(stage, monkeypatch, tmp_path):
+    monkeypatch.delenv("AIFLOW_MODEL_SERVER")
+    file = tmp_path / "server.json"
+    monkeypatch.setenv("AIFLOW_MODEL_SERVER_FILE", str(file))
+    asking = asyncio.create_task(all_of(stage.ask()))
+    while not any(report.startswith("model loading") for report in stage.reports):
+        await asyncio.sleep(0.01)
+    file.touch(0o600)
+    file.write_text(json.dumps({"url": stage.vllm.url, "key": "a-key"}))
+    assert await asking == payloads("vllm")
+    assert "authorization: bearer a-key" in stage.vllm.headers[-1].lower()
+
+
+async def test_a_server_file_that_others_can_read_is_refused(stage, monkeypatch, tmp_path):
+    monkeypatch.delenv("AIFLOW_MODEL_SERVER")
+    file = tmp_path / "server.json"
+    file.write_text("{}")
+    file.chmod(0o644)
+    monkeypatch.setenv("AIFLOW_MODEL_SERVER_FILE", str(file))
+    failed = await failure(stage.ask())
+    assert failed.code == "AF991"
+    assert "chmod 600" in failed.hint
+
+
+# What is lost on the way
+
+
+async def test_without_a_relay_the_answer_comes_in_one_piece(stage):
+    remote = stage.ask(relay=None)
+    assert await all_of(remote) == payloads("vllm")
+    assert remote.batch
+
+
+async def test_a_relay_that_this_end_can_not_reach_is_done_without(stage):
+    remote = stage.ask(relay=NOWHERE)
+    assert await all_of(remote) == payloads("vllm")
+    assert remote.batch
+    assert any("one piece" in report for report in stage.reports)
+
+
+async def test_a_relay_that_the_worker_can_not_reach_is_done_without(stage):
+    held = Held()
+    remote = stage.ask(executor=held)
+    asking = asyncio.create_task(all_of(remote))
+    await held.taken.wait()
+    task = replace(open_task(held.tasks[0][0], stage.key), relay=NOWHERE.url, relay_timeout=0.2, consumer_timeout=1)
+    result = await worker._Job(task, worker.Server.find, lambda: 0.0).result()
+    held.tasks[0][1].set_result(pack_result(result, task))
+    assert await asking == payloads("vllm")
+    assert remote.batch
+
+
+async def test_an_error_in_one_piece_is_told_as_well_as_in_a_stream(stage):
+    stage.vllm.parts, stage.vllm.cut = [chunk("a")], True
+    came: list[str] = []
+    assert (await failure(stage.ask(relay=None), came)).code == "AF702"
+    assert len(came) == 1
+
+
+async def test_an_answer_too_large_for_the_control_plane_is_an_error(stage, monkeypatch):
+    monkeypatch.setattr(worker, "Record", lambda: __import__("aiflow_jupyter.hpc.record").hpc.record.Record(2000))
+    assert (await failure(stage.ask(relay=None))).code == "AF990"
+
+
+async def test_a_consumer_that_vanishes_stops_the_model_server_and_its_rest_comes_as_the_result(stage):
+    stage.vllm.parts, stage.vllm.free = [chunk("a"), chunk("b"), chunk("c")], 1
+    stage.vllm.gate.clear()
+    held = Held()
+    asking = asyncio.create_task(all_of(stage.ask(executor=held)))
+    await held.taken.wait()
+    task = replace(open_task(held.tasks[0][0], stage.key), linger=1.5, beat=0.5)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    # A consumer of its own, which can vanish without a word.
+    from aiflow_jupyter.relay.client import create_channel
+
+    channel = await create_channel(stage.relay.url, stage.relay.key.reveal())
+    task = replace(task, channel=channel.id, capability=channel.producer)
+    consumer = StreamConsumer(channel.relay, channel.id, channel.consumer, task.secret, limits=task.limits())
+    consumer.start()
+    job = asyncio.create_task(worker._Job(task, worker.Server.find, lambda: 0.0).result())
+    items = aiter(consumer)
+    await anext(items)
+    await anext(items)
+    assert consumer._task is not None
+    consumer._task.cancel()
+    result = await job
+    await stage.vllm.stopped.wait()
+    assert result.status == "no_consumer"
+    assert result.items is not None
+    assert "a" in result.items[-1]
+    assert result.end[0] is Status.CANCELLED
+
+
+async def test_a_relay_that_restarts_in_the_middle_loses_nothing(vllm, key, threads, monkeypatch):
+    from stage import Stage
+
+    monkeypatch.setenv("AIFLOW_MODEL_SERVER", vllm.url)
+    keys, secret = KeyStore(), RelaySecret.fresh()
+    personal = keys.add("me")
+    first = RelayServer(keys, secret=secret)
+    await first.start()
+    stage = Stage(vllm, RelayAt(first.url, Secret(personal)), key, threads)
+    vllm.parts, vllm.free = [chunk(f"{n} ") for n in range(200)] + [chunk("", "stop")], 50
+    vllm.gate.clear()
+    remote = stage.ask(timeouts=replace(QUICK, relay=15))
+    came = []
+    async with aclosing(remote.items()) as items:
+        async for item in items:
+            came.append(item)
+            if len(came) == 50:
+                await first.abort()
+                vllm.gate.set()
+                second = RelayServer(keys, port=first.port, secret=secret)
+                await second.start()
+    await second.close()
+    words = [json.loads(item)["choices"][0]["delta"]["content"] for item in came]
+    assert words == [f"{n} " for n in range(200)] + [""]
+    assert not remote.batch
+
+
+async def test_a_relay_that_goes_for_good_in_the_middle_is_completed_by_the_control_plane(
+    vllm, key, threads, monkeypatch
+):
+    from stage import Stage
+
+    monkeypatch.setenv("AIFLOW_MODEL_SERVER", vllm.url)
+    keys = KeyStore()
+    relay = RelayServer(keys)
+    personal = keys.add("me")
+    await relay.start()
+    stage = Stage(vllm, RelayAt(relay.url, Secret(personal)), key, threads)
+    vllm.parts, vllm.free = [chunk(f"{n} ") for n in range(200)] + [chunk("", "stop")], 50
+    vllm.gate.clear()
+    remote = stage.ask()
+    came = []
+    async with aclosing(remote.items()) as items:
+        async for item in items:
+            came.append(item)
+            if len(came) == 50:
+                await relay.abort()
+                vllm.gate.set()
+    words = [json.loads(item)["choices"][0]["delta"]["content"] for item in came]
+    assert words == [f"{n} " for n in range(200)] + [""]
+    assert remote.batch
+
+
+async def test_a_second_consumer_is_refused_and_the_first_one_goes_on(stage):
+    stage.vllm.parts, stage.vllm.free = [chunk("a"), chunk("b", "stop")], 1
+    stage.vllm.gate.clear()
+    remote = stage.ask()
+    async with aclosing(remote.items()) as items:
+        await anext(items)
+        task = remote._task
+        assert task is not None
+        assert remote._consumer is not None
+        capability = remote._consumer._link._headers["Authorization"].removeprefix("Bearer ")
+        async with StreamConsumer(task.relay, task.channel, capability, task.secret) as thief:
+            with pytest.raises(AiflowError):
+                await thief.wait_for_producer(10)
+        stage.vllm.gate.set()
+        assert "b" in await anext(items)
+
+
+async def test_a_job_that_was_started_twice_gives_one_answer(stage):
+    stage.vllm.parts, stage.vllm.free = [chunk("a"), chunk("b", "stop")], 1
+    stage.vllm.gate.clear()
+    held = Held()
+    remote = stage.ask(executor=held)
+    async with aclosing(remote.items()) as items:
+        begun = asyncio.ensure_future(anext(items))
+        await held.taken.wait()
+        first = asyncio.create_task(worker.work(held.tasks[0][0], worker.worker_key))
+        await begun
+        second = await worker.work(held.tasks[0][0], worker.worker_key)
+        held.tasks[0][1].set_result(second)
+        stage.vllm.gate.set()
+        assert "b" in await anext(items)
+        await first
+    assert len(stage.vllm.asked) == 1
+
+
+async def test_a_worker_that_falls_silent_is_an_error_after_its_deadline(stage):
+    """The job's future says nothing, as of a Globus endpoint that was killed."""
+    stage.vllm.parts, stage.vllm.free = [chunk("a"), chunk("b")], 1
+    stage.vllm.gate.clear()
+    held = Held()
+    remote = stage.ask(executor=held)
+    async with aclosing(remote.items()) as items:
+        begun = asyncio.ensure_future(anext(items))
+        await held.taken.wait()
+        task = open_task(held.tasks[0][0], stage.key)
+        from aiflow_jupyter.relay.client import StreamProducer
+
+        producer = StreamProducer(task.relay, task.channel, task.capability, task.secret, limits=task.limits())
+        await producer.wait_for_consumer(10)
+        await producer.send("a")
+        await begun
+        assert producer._task is not None
+        producer._task.cancel()
+        with pytest.raises(PeerLost):
+            await anext(items)
+
+
+async def test_a_result_that_does_not_join_what_came_is_an_error(stage):
+    held = Held()
+    asking = asyncio.create_task(failure(stage.ask(executor=held)))
+    await held.taken.wait()
+    task = open_task(held.tasks[0][0], stage.key)
+    held.tasks[0][1].set_result(pack_result(Result("streamed", first=3, items=("x",)), task))
+    assert (await asking).code == "AF930"
+
+
+async def test_nothing_is_left_running_after_an_answer(stage):
+    before = asyncio.all_tasks()
+    await all_of(stage.ask())
+    async with asyncio.timeout(20):
+        while not asyncio.all_tasks() <= before:  # the consumer stays a moment, to repeat its last word
+            await asyncio.sleep(0.01)
+
+
+async def test_a_request_that_is_too_large_is_refused_before_it_is_submitted(stage):
+    held = Held()
+    body = {"messages": [{"role": "user", "content": "x" * 9_000_000}]}
+    assert (await failure(stage.ask(body, executor=held))).code == "AF981"
+    assert held.tasks == []
