@@ -202,10 +202,13 @@ def bench_import(*, as_json: bool, rounds: int) -> None:
 
 
 def _add_commands() -> None:
-    from aiflow_jupyter.relay import command
+    """Commands that live beside what they command; their modules load nothing heavy."""
+    from aiflow_jupyter.hpc import command as hpc
+    from aiflow_jupyter.relay import command as relay
 
-    main.add_command(command.relay)
-    main.add_command(command.keys)
+    relay.keys.add_command(hpc.worker_key)
+    for command in (relay.relay, relay.keys, hpc.worker):
+        main.add_command(command)
 
 
 def _print(figures: dict[str, Any], *, as_json: bool) -> None:

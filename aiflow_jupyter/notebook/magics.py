@@ -56,7 +56,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             %%aiflow run NAME [--to NODE] [-o NAME] [-b] [--raw]
             what goes to the graph's input
 
-            %aiflow runs | cancel [ID] | graphs | help
+            %aiflow runs | cancel [ID] | graphs | login | help
 
         In a body, {{name}} inserts the value of a variable; all other braces are text.
         """
@@ -169,8 +169,17 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             print(self._cancel(words))  # noqa: T201
         elif command == "graphs":
             print("\n".join(sorted(self._graphs)) or "no graph is defined yet")  # noqa: T201
+        elif command == "login":
+            self._login()
         else:
             print(cell_options.usage())  # noqa: T201
+
+    def _login(self) -> None:
+        """Log in to Globus, here on the main thread: it may ask for a code."""
+        from aiflow_jupyter.hpc.globus import login
+
+        login()
+        print("logged in to Globus")  # noqa: T201
 
     def _runs_text(self) -> str:
         rows = []

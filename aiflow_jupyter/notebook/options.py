@@ -19,7 +19,7 @@ from aiflow_jupyter.errors import CommandError
 
 TIERS = ("auto", "local", "hpc", "cloud")
 CELL_COMMANDS = ("ask", "graph", "run")
-LINE_COMMANDS = ("runs", "cancel", "graphs", "help")
+LINE_COMMANDS = ("runs", "cancel", "graphs", "login", "help")
 
 _INSERT = re.compile(r"\{\{([^\W\d]\w*)\}\}")
 
@@ -124,6 +124,7 @@ def usage() -> str:
         "%aiflow runs             the runs of this kernel\n"
         "%aiflow cancel [ID]      stop a run; without ID, the newest that runs\n"
         "%aiflow graphs           the graphs that were defined\n"
+        "%aiflow login            log in to Globus, for the hpc tier\n"
         "%aiflow help             this text\n"
     )
     graphs = (

@@ -61,3 +61,11 @@ class Source(Protocol):
     def stream(self, request: Request) -> AsyncIterator[Event]:
         """Answer `request`; see the class for what comes out."""
         ...
+
+
+class Provider(Source, Protocol):
+    """A source that holds something open."""
+
+    async def aclose(self) -> None:
+        """Let go of connections and processes."""
+        ...

@@ -1,7 +1,7 @@
 """The router: a request for a tier goes to that tier's provider.
 
-So far one tier can answer, the local one; `auto` takes it. A named tier is strict: what asks for `hpc` or `cloud` is
-told that it is not configured and is never sent elsewhere.
+`auto` takes the local tier. A named tier is strict: what asks for a tier that is not configured is told so, and is
+never sent elsewhere.
 """
 
 from __future__ import annotations
@@ -9,18 +9,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
-from typing import Protocol
 
 from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.events import Event
-from aiflow_jupyter.runtime.source import Request, Source
-
-
-class Provider(Source, Protocol):
-    """A source that holds something open."""
-
-    async def aclose(self) -> None:
-        """Let go of connections and processes."""
+from aiflow_jupyter.runtime.source import Provider, Request
 
 
 class Router:
@@ -46,7 +38,9 @@ class Router:
             return chosen
         if tier not in self._tiers:
             raise ConfigError(
-                f"tier {tier!r} is not configured", code="AF722", hint=f"configured: {', '.join(self._tiers) or 'none'}"
+                f"tier {tier!r} is not configured",
+                code="AF722",
+                hint=f"configured: {', '.join(self._tiers) or 'none'}; aiflow.toml names the others, see the README",
             )
         return tier
 
@@ -66,7 +60,12 @@ class Router:
 
 
 def default_router() -> Router:
-    """The router of a kernel or a command with no configuration: the embedded model is the local tier."""
-    from aiflow_jupyter.providers.embedded import EmbeddedModel  # noqa: PLC0415 - loads httpx only when first asked
+    """The router that the configuration files describe; with no file at all, the embedded model is the local tier.
 
-    return Router({"local": EmbeddedModel()})
+    Raises:
+        ConfigError: a file has a mistake.
+    """
+    from aiflow_jupyter.tiers.config import load  # noqa: PLC0415 - pydantic is loaded when first needed
+    from aiflow_jupyter.tiers.providers import configured  # noqa: PLC0415
+
+    return Router(configured(load()))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.runtime.metrics import RunStatus
     from aiflow_jupyter.runtime.run import Result, Run
     from aiflow_jupyter.runtime.scheduler import Scheduler
-    from aiflow_jupyter.tiers.router import Provider
+    from aiflow_jupyter.runtime.source import Provider
 
 T = TypeVar("T")
 _log = logging.getLogger("aiflow")
