@@ -2,8 +2,8 @@
 
 The file is a zip application: `python aiflow-worker.pyz` does what `python -m aiflow_jupyter.hpc.worker` does, and with
 `PYTHONPATH=aiflow-worker.pyz` a job imports `aiflow_jupyter.hpc.worker` from it. It holds what the worker imports of
-this package and no more; websockets, cryptography, httpx and msgpack have to be installed there. The same release
-always gives the same bytes.
+this package and no more; websockets, cryptography (47 or later, for HPKE), httpx and msgpack have to be there. The same
+release always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 
 from aiflow_jupyter.hpc import worker
 
-NEEDS: Final = ("websockets>=15", "cryptography>=44", "httpx>=0.27,<1", "msgpack>=1")
+NEEDS: Final = ("websockets>=15", "cryptography>=47", "httpx>=0.27,<1", "msgpack>=1")
 _ROOT: Final = Path(worker.__file__).parents[2]
 _PACKAGE: Final = "aiflow_jupyter"
 _MAIN: Final = f"import sys\n\nfrom {worker.__name__} import main\n\nsys.exit(main())\n"
