@@ -89,8 +89,8 @@ class Timeouts:
         first_token: from then until the first piece of the answer; loading a model is in it.
         token: of silence within the answer.
         linger: that the worker goes on without hearing of this end.
-        relay: without a connection to the relay before its part is taken over by the control plane.
-        rest: for the job's result, once the relay is lost.
+        relay: that the worker may be without a connection to the relay before it leaves the rest to the control plane.
+        rest: for the job's result, once the relay has turned this end away.
         lost: of a worker's silence before it counts as lost.
         beat: between two signs of life.
     """
@@ -225,7 +225,8 @@ class RemoteStream:
                 self._task.secret,
                 limits=self._task.limits(times.lost),
                 allow_plain=self._task.allow_plain,
-                give_up=times.relay,
+                # The job's future is watched anyway, and a line that is away while the job is queued may come back.
+                give_up=times.start + times.first_token,
             )
             self._reader = self._loop.create_task(self._read(self._consumer))
         await self._submit(argument)

@@ -52,6 +52,7 @@ from aiflow_jupyter.relay.errors import (
     RelayRefused,
     RelayUnreachable,
     StreamCancelled,
+    ValueRefused,
 )
 
 KEY_FILE: Final = "~/.aiflow/worker.key"
@@ -187,6 +188,8 @@ class _Job:
     async def _ended(self, producer: StreamProducer) -> Result:
         """The result once the answer is complete, or the server's error is known."""
         status, message = self._record.end
+        if self._producer is None and not producer.cancelled:
+            return self._rest("streamed")  # what came after the line was lost is in the record alone
         try:
             await producer.end(status, message)
         except StreamCancelled:
@@ -226,6 +229,8 @@ class _Job:
             return
         try:
             await self._producer.send(item)
+        except ValueRefused as error:
+            raise HpcError("an event of the model server is too large for the relay", code="AF990") from error
         except RelayError:
             self._producer = None  # the watch decides what this means; until then the answer goes on
 

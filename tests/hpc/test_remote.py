@@ -9,15 +9,16 @@ from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
-from stage import BODY, QUICK, all_of, chunk, payloads, recorded
+from stage import BODY, QUICK, Stage, all_of, chunk, payloads, recorded
 
 from aiflow_jupyter.errors import AiflowError
 from aiflow_jupyter.hpc import worker
+from aiflow_jupyter.hpc.record import Record
 from aiflow_jupyter.hpc.remote import RelayAt
 from aiflow_jupyter.hpc.task import Result, open_task, pack_result
 from aiflow_jupyter.providers.secret import Secret
 from aiflow_jupyter.relay.capability import Secret as RelaySecret
-from aiflow_jupyter.relay.client import Status, StreamConsumer
+from aiflow_jupyter.relay.client import Status, StreamConsumer, StreamProducer, create_channel
 from aiflow_jupyter.relay.crypto import WorkerKey
 from aiflow_jupyter.relay.errors import PeerLost
 from aiflow_jupyter.relay.keys import KeyStore
@@ -343,7 +344,7 @@ async def test_an_error_in_one_piece_is_told_as_well_as_in_a_stream(stage):
 
 
 async def test_an_answer_too_large_for_the_control_plane_is_an_error(stage, monkeypatch):
-    monkeypatch.setattr(worker, "Record", lambda: __import__("aiflow_jupyter.hpc.record").hpc.record.Record(2000))
+    monkeypatch.setattr(worker, "Record", lambda: Record(2000))
     assert (await failure(stage.ask(relay=None))).code == "AF990"
 
 
@@ -357,8 +358,6 @@ async def test_a_consumer_that_vanishes_stops_the_model_server_and_its_rest_come
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     # A consumer of its own, which can vanish without a word.
-    from aiflow_jupyter.relay.client import create_channel
-
     channel = await create_channel(stage.relay.url, stage.relay.key.reveal())
     task = replace(task, channel=channel.id, capability=channel.producer)
     consumer = StreamConsumer(channel.relay, channel.id, channel.consumer, task.secret, limits=task.limits())
@@ -378,8 +377,6 @@ async def test_a_consumer_that_vanishes_stops_the_model_server_and_its_rest_come
 
 
 async def test_a_relay_that_restarts_in_the_middle_loses_nothing(vllm, key, threads, monkeypatch):
-    from stage import Stage
-
     monkeypatch.setenv("AIFLOW_MODEL_SERVER", vllm.url)
     keys, secret = KeyStore(), RelaySecret.fresh()
     personal = keys.add("me")
@@ -407,8 +404,6 @@ async def test_a_relay_that_restarts_in_the_middle_loses_nothing(vllm, key, thre
 async def test_a_relay_that_goes_for_good_in_the_middle_is_completed_by_the_control_plane(
     vllm, key, threads, monkeypatch
 ):
-    from stage import Stage
-
     monkeypatch.setenv("AIFLOW_MODEL_SERVER", vllm.url)
     keys = KeyStore()
     relay = RelayServer(keys)
@@ -428,6 +423,33 @@ async def test_a_relay_that_goes_for_good_in_the_middle_is_completed_by_the_cont
     words = [json.loads(item)["choices"][0]["delta"]["content"] for item in came]
     assert words == [f"{n} " for n in range(200)] + [""]
     assert remote.batch
+
+
+async def test_an_event_too_large_for_the_relay_is_an_error_and_not_a_gap(stage):
+    stage.vllm.parts = [chunk("a"), chunk("x" * (9 * 2**20)), chunk("b", "stop")]
+    came: list[str] = []
+    assert (await failure(stage.ask(), came)).code == "AF990"
+    assert len(came) == 1
+
+
+async def test_a_relay_that_is_away_while_the_job_is_queued_costs_nothing(vllm, key, threads, monkeypatch):
+    monkeypatch.setenv("AIFLOW_MODEL_SERVER", vllm.url)
+    keys, secret = KeyStore(), RelaySecret.fresh()
+    personal = keys.add("me")
+    relay = RelayServer(keys, secret=secret)
+    await relay.start()
+    held = Held()
+    stage = Stage(vllm, RelayAt(relay.url, Secret(personal)), key, held)
+    asking = asyncio.create_task(all_of(stage.ask(timeouts=replace(QUICK, relay=0.2))))
+    await held.taken.wait()
+    await relay.abort()
+    await asyncio.sleep(0.5)
+    again = RelayServer(keys, port=relay.port, secret=secret)
+    await again.start()
+    result = await asyncio.to_thread(worker.run, held.tasks[0][0])
+    assert await asking == payloads("vllm")
+    assert json.loads(result)["status"] in {"streamed", "batch"}
+    await again.close()
 
 
 async def test_a_second_consumer_is_refused_and_the_first_one_goes_on(stage):
@@ -475,8 +497,6 @@ async def test_a_worker_that_falls_silent_is_an_error_after_its_deadline(stage):
         begun = asyncio.ensure_future(anext(items))
         await held.taken.wait()
         task = open_task(held.tasks[0][0], stage.key)
-        from aiflow_jupyter.relay.client import StreamProducer
-
         producer = StreamProducer(task.relay, task.channel, task.capability, task.secret, limits=task.limits())
         await producer.wait_for_consumer(10)
         await producer.send("a")
