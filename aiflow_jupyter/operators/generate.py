@@ -4,6 +4,9 @@
 
 Takes a prompt (a text) or a list of messages; gives tokens with their phase, tool fragments, and `finish`. Usage rides
 on `finish` and stands in the run's result; it is no event of its own, so that a function over text meets only text.
+
+Each answer has a lineage of its own below its input's (`0/0`, `0/1`), so that whatever gathers by lineage never glues
+two answers together: several for one input, or those of several models.
 """
 
 from __future__ import annotations
@@ -100,7 +103,9 @@ def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
         messages = messages_of(event.payload)
         if system:
             messages = (Message(role="system", content=system), *messages)
-        answer = Answer(node, event.lineage, started=binding.clock())
+        lineage = f"{event.lineage}/{binding.asked[event.lineage]}"
+        binding.asked[event.lineage] += 1
+        answer = Answer(node, lineage, started=binding.clock())
         binding.answers.append(answer)
         request = Request(
             messages,
@@ -118,7 +123,7 @@ def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
                 answer.note(out)
                 if out.kind == "usage":
                     continue
-                out.lineage = event.lineage
+                out.lineage = lineage
                 out.conversation = event.conversation
                 out.source = node
                 yield out

@@ -6,6 +6,7 @@ one node into a `Behaviour`. Guardians know behaviours only, so an operator know
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -29,7 +30,8 @@ class Behaviour:
         call: takes a data event; returns as `mode` says.
         flush: called with a `finish`, `end` or `error` event before it passes on; yields what was held back.
         port: names the port that a data event leaves by, for operators that route.
-        answers: this node starts answers of its own, so `finish` events from upstream end at it.
+        answers: this node starts answers of its own, each with a lineage of its own, so `finish` events from upstream
+            end at it.
         close: releases what the node holds open, after its last event or at cancel.
     """
 
@@ -62,6 +64,7 @@ class Binding:
         source: what answers requests; None where the run has none.
         clock: monotonic nanoseconds.
         answers: where `generate` notes the answers that it started.
+        asked: how many answers were started for each lineage, by all nodes of the run.
         variables: where `sink(var=...)` puts what it collects, by variable name.
         show: what `sink(display=true)` hands its text to; None where there is no display.
     """
@@ -71,6 +74,7 @@ class Binding:
     source: Source | None
     clock: Callable[[], int]
     answers: list[Answer] = field(default_factory=list)
+    asked: Counter[str] = field(default_factory=Counter)
     variables: dict[str, Collected] = field(default_factory=dict)
     show: Callable[[Event], None] | None = None
 

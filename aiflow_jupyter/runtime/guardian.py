@@ -301,7 +301,7 @@ class Guardian:
         if not self.ports.get("error"):
             self.owner.failed(self, event, error)
 
-    def _error_event(self, event: Event, error: BaseException) -> Event:
+    def _error_event(self, event: Event, error: BaseException, lineage: str | None = None) -> Event:
         return Event(
             "error",
             Failure(self.node, event.sequence, error),
@@ -309,7 +309,7 @@ class Guardian:
             self.node,
             event.sequence,
             self.scheduler.clock(),
-            event.lineage,
+            event.lineage if lineage is None else lineage,
             _INCOMPLETE,
         )
 
@@ -354,10 +354,10 @@ class Guardian:
                     yield broken
         yield event
 
-    def _failure(self, event: Event, error: BaseException) -> Iterator[Event]:
-        """What leaves instead of a result."""
+    def _failure(self, event: Event, error: BaseException, lineage: str | None = None) -> Iterator[Event]:
+        """What leaves instead of a result, or after the part of it that has left, whose lineage may be its own."""
         self._failed(event, error)
-        return self._passing(self._error_event(event, error))
+        return self._passing(self._error_event(event, error, lineage))
 
     def _finished(self) -> None:
         self.done = True

@@ -132,11 +132,12 @@ class Run:
         self._threads: dict[str, NodeThreads] = {}
         self._offers = 0
         self._senders: set[_Sender] = set()
+        asked: Counter[str] = Counter()
         self._closing: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
         self._hung: list[str] = []
         bindings = {
-            node: Binding(node, functions or {}, source, scheduler.clock, self.answers, self.variables, show)
+            node: Binding(node, functions or {}, source, scheduler.clock, self.answers, asked, self.variables, show)
             for node in spec.nodes
         }
         behaviours = {

@@ -224,11 +224,13 @@ class WorkerGuardian(Guardian):
         clock = scheduler.clock
         stream = self.call(event)
         mine = not self._ordered
+        lineage = event.lineage
         blocked = worker.blocked_ns
         start = clock()
         try:
             scheduler.current = self
             async for out in stream:
+                lineage = out.lineage
                 if not mine:
                     await self._turn(ticket)
                     mine = True
@@ -242,7 +244,7 @@ class WorkerGuardian(Guardian):
             if not mine:
                 await self._turn(ticket)
                 mine = True
-            for out in self._failure(event, error):
+            for out in self._failure(event, error, lineage):
                 await self._send(out, worker)
         finally:
             await stream.aclose()

@@ -128,7 +128,7 @@ def test_last_piece_of_a_broken_answer_is_marked_incomplete_and_keeps_its_phase(
 
     see.__annotations__["event"] = Event
     _, result = tell(text, Scripted("One. ", "Two", cut=True), see=see)
-    assert seen == [("One.", True, "answer", "0"), ("Two", False, "answer", "0")]
+    assert seen == [("One.", True, "answer", "0/0"), ("Two", False, "answer", "0/0")]
     assert isinstance(result.variables["failed"][0], Failure)
     assert not result.complete
 
@@ -248,8 +248,72 @@ def test_generate_asks_with_the_system_message_and_gives_tokens_of_its_input():
     assert source.requests[0].temperature == 0
     assert result["x"] == "ab"
     assert result.answers[0].usage == Usage(completion_tokens=7)
-    assert (result.answers[0].node, result.answers[0].lineage, result.answers[0].pieces) == ("ask", "0", 2)
+    assert (result.answers[0].node, result.answers[0].lineage, result.answers[0].pieces) == ("ask", "0/0", 2)
     assert run.guardians["ask"].emitted == 2  # usage is no event of its own
+
+
+class Letters:
+    """Answers "abc" with the lines a, b and c, and one letter with two lines of it in capitals."""
+
+    async def stream(self, request):
+        asked = request.messages[-1]["content"]
+        text = "\n".join(asked) if len(asked) > 1 else f"{asked * 3}\n{asked * 2}".upper()
+        for number, token in enumerate(text):
+            await asyncio.sleep(0.01)
+            yield Event("token", token, sequence=number, meta=NUMBERS)
+        if asked == "x":
+            raise StreamCut("cut")
+        yield Event("finish", Finish())
+
+
+async def slowly(text):
+    await asyncio.sleep(0.1)
+    return text
+
+
+SEVERAL = """
+first = generate()
+lines = segment(by="line")
+ask   = generate() {ask}
+left  = map(slowly) {left}
+right = map(same, inline=true)
+out   = segment(by="line")
+seen  = sink(var="x")
+first -> lines -> ask -> left, right
+left, right -> out -> seen
+"""
+
+
+@pytest.mark.parametrize("ask", ["", "[workers=3]", "[workers=3, order=none]"])
+@pytest.mark.parametrize("left", ["", "[workers=3]", "[workers=3, order=none]"])
+def test_several_answers_to_one_input_are_never_glued_by_a_merge_or_a_segment(ask, left):
+    text = SEVERAL.format(ask=ask, left=left)
+    _, result = tell(text, Letters(), value="abc", slowly=slowly, same=lambda text: text)
+    found = result.variables["x"]
+    assert all(len(set(piece)) == 1 for piece in found), found
+    assert sorted("".join(found)) == sorted(2 * "AAAAABBBBBCCCCC")
+    assert sorted(answer.lineage for answer in result.answers) == ["0/0", "0/0/0", "0/0/1", "0/0/2"]
+
+
+def test_answers_of_two_models_to_one_input_are_never_glued():
+    text = 'q = map(same, inline=true)\na = generate()\nb = generate()\nout = segment()\nseen = sink(var="x")\n'
+    _, result = tell(text + "q -> a, b -> out -> seen", Letters(), value="a", same=lambda text: text)
+    assert result.variables["x"] == ["AAA\nAA", "AAA\nAA"]
+
+
+def test_answer_that_breaks_off_leaves_the_others_to_the_same_input_whole():
+    shown = []
+    text = SEVERAL.format(ask="", left="") + 'failed = sink(var="failed")\nask.error -> failed\nout -> all'
+    text += "\nall = sink(function=see, inline=true)"
+
+    def see(event: Event):
+        shown.append((event.payload[0], event.complete))
+
+    see.__annotations__["event"] = Event
+    _, result = tell(text, Letters(), value="axb", slowly=slowly, same=lambda text: text, see=see)
+    assert len(result.variables["failed"]) == 1
+    assert {piece for piece, complete in shown if not complete} == {"X"}
+    assert {piece for piece, complete in shown if complete} >= {"A", "B"}
 
 
 def test_generate_takes_messages_and_refuses_what_is_neither():
