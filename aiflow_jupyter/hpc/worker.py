@@ -30,6 +30,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import aclosing, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,6 +59,8 @@ from aiflow_jupyter.relay.errors import (
 KEY_FILE: Final = "~/.aiflow/worker.key"
 _NO_RELAY: Final = (RelayUnreachable, RelayRefused, RelayLimit, PlainRefused, CapabilityRefused)
 _PATIENCE: Final = 0.5
+# What the libraries import when first used, for a worker that has nothing to do yet.
+_PUT_OFF: Final = ("httpcore", "anyio._backends._asyncio", "h11", "cryptography.hazmat.primitives.hpke")
 
 _log = logging.getLogger(__name__)
 
@@ -256,6 +259,9 @@ def main() -> int:
         sys.stdout.write(run(sys.stdin.read().strip()) + "\n")
         return 0
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    for name in _PUT_OFF:
+        with suppress(ImportError):
+            import_module(name)
     line = sys.stdin.buffer.readline()
     if not line:
         return 0
