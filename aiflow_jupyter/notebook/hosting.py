@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -15,8 +15,33 @@ STOP_TIMEOUT_S = 3.0
 """How long an interrupted cell waits for its run to stop; longer than a run waits for code that won't."""
 
 
+Beside = Callable[["Run"], Awaitable[None]]
+
+
+class Listed(Protocol):
+    """A run as `%aiflow runs` lists it, live or over."""
+
+    @property
+    def id(self) -> str:
+        """Its identifier."""
+
+    @property
+    def name(self) -> str:
+        """Its graph's name."""
+
+    @property
+    def begun(self) -> float:
+        """When it began, seconds since the epoch."""
+
+    def status(self) -> RunStatus:
+        """The figures of now, or the last ones."""
+
+    def done(self) -> bool:
+        """Whether it is over."""
+
+
 class Handle(Protocol):
-    """A run held from the cell's thread; `aiflow_kernel.host.RunHandle` is one."""
+    """A run held from the cell's thread; `aiflow_kernel.handle.RunHandle` is one."""
 
     id: str
     name: str
@@ -41,8 +66,8 @@ class Handle(Protocol):
     def cancel(self, timeout: float = ...) -> bool:
         """Stop it, and wait until it has stopped."""
 
-    def cancel_soon(self) -> None:
-        """Ask it to stop."""
+    def cancel_soon(self) -> bool:
+        """Ask it to stop; False if it is over."""
 
     def __await__(self) -> Generator[Any, None, Result]: ...
 
@@ -58,19 +83,19 @@ class Host(Protocol):
         spec: GraphSpec,
         value: Any,
         *,
-        functions: Any = ...,
+        functions: Mapping[str, Callable[..., Any]] | None = ...,
         show: Callable[[Event], None] | None = ...,
         to: str | None = ...,
-        beside: Any = ...,
+        beside: Beside | None = ...,
         run_id: str | None = ...,
     ) -> Handle:
         """Start a run of a checked graph."""
 
-    def handles(self) -> Sequence[Handle]:
+    def handles(self) -> Sequence[Listed]:
         """The runs of this process, oldest first."""
 
     def find(self, run_id: str) -> Handle | None:
-        """The run of that identifier."""
+        """The live run of that identifier."""
 
 
 class Background:

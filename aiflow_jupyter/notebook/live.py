@@ -55,10 +55,10 @@ class FlowView:
         shell: the IPython shell whose cell runs.
         spec: the graph.
         run_id: the identifier that the run will have: a view knows it before the first frame.
-        cancel: stops the run; must return at once, as it is called while the cell blocks.
+        cancel: asks the run to stop and returns at once, as it is called while the cell blocks; whether there was one.
     """
 
-    def __init__(self, shell: Any, spec: GraphSpec, run_id: str, cancel: Callable[[], None]) -> None:
+    def __init__(self, shell: Any, spec: GraphSpec, run_id: str, cancel: Callable[[], bool]) -> None:
         self._spec = spec
         self._ready = ready(spec, run_id)
         self._graph = graph_of(spec)

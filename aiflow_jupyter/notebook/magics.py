@@ -193,12 +193,12 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         return "\n".join(rows) or "no run yet"
 
     def _cancel(self, words: list[str]) -> str:
-        live = [handle for handle in self._host.handles() if not handle.done()]
+        runs = self._host.handles()
         if words:
-            known = [h for h in self._host.handles() if words[0] in (h.id, h.name) or h.id.startswith(words[0])]
-            if not known:
+            runs = [run for run in runs if words[0] in (run.id, run.name) or run.id.startswith(words[0])]
+            if not runs:
                 raise CommandError(f"no run is called {words[0]!r}", code="AF804", hint="%aiflow runs lists them")
-            live = [handle for handle in known if not handle.done()]
+        live = [handle for run in runs if (handle := self._host.find(run.id)) is not None]
         if not live:
             return "nothing to cancel: the run is over" if words else "nothing to cancel: no run is live"
         handle = live[-1]
@@ -209,10 +209,9 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         left = f"; still in a call of yours, which can't be stopped: {', '.join(still)}" if still else ""
         return f"{handle.id} {handle.name}: cancelled{left}"
 
-    def _cancel_soon(self, run_id: str) -> None:
+    def _cancel_soon(self, run_id: str) -> bool:
         handle = self._host.find(run_id)
-        if handle is not None:
-            handle.cancel_soon()
+        return handle is not None and handle.cancel_soon()
 
     # -- what cells share
 

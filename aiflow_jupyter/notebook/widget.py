@@ -20,7 +20,8 @@ class FlowWidget(anywidget.AnyWidget):  # type: ignore[misc]
     Args:
         graph: the graph as `frames.graph_of` gives it.
         on_hello: called when a view asks for a snapshot; may be called on any thread.
-        on_cancel: called when a view's Cancel button is pressed; may be called on any thread, and must only ask.
+        on_cancel: called when a view's Cancel button is pressed, on any thread; must only ask, and say whether there
+            was a run to ask.
     """
 
     _esm = STATIC / "widget.js"
@@ -28,7 +29,7 @@ class FlowWidget(anywidget.AnyWidget):  # type: ignore[misc]
     graph = traitlets.Dict().tag(sync=True)
     snapshot = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, graph: Any, snapshot: Any, on_hello: Callable[[], None], on_cancel: Callable[[], None]) -> None:
+    def __init__(self, graph: Any, snapshot: Any, on_hello: Callable[[], None], on_cancel: Callable[[], bool]) -> None:
         self._on_hello = on_hello
         self._on_cancel = on_cancel
         super().__init__(graph=graph, snapshot=snapshot)
@@ -48,8 +49,7 @@ class FlowWidget(anywidget.AnyWidget):  # type: ignore[misc]
         kind = content.get("kind") if isinstance(content, dict) else None
         if kind == "hello":
             self._on_hello()
-        elif kind == "cancel":
-            self._on_cancel()
+        elif kind == "cancel" and self._on_cancel():
             self.send({"kind": "ack", "action": "cancel"})
 
 

@@ -38,7 +38,4 @@ class ControlRequests:
         if not isinstance(content, dict) or content.get("action") != "cancel":
             return {"status": "error", "ename": "UnknownAction", "evalue": "known actions: cancel", "traceback": []}
         handle = self._host.find(str(content.get("run_id")))
-        if handle is None or handle.done():
-            return {"status": "ok", "cancelled": False}
-        handle.cancel_soon()
-        return {"status": "ok", "cancelled": True}
+        return {"status": "ok", "cancelled": handle is not None and handle.cancel_soon()}

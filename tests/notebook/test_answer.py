@@ -202,7 +202,7 @@ def test_a_host_that_was_stopped_starts_again(the_host):
 def test_a_blocked_loop_is_told_by_the_name_of_its_node_and_starts_nothing_later(the_host, provider, monkeypatch):
     import threading
 
-    from aiflow_kernel import host
+    from aiflow_kernel import life
 
     from aiflow_jupyter.graph.language import parse
     from aiflow_jupyter.operators import SIGNATURES
@@ -214,7 +214,7 @@ def test_a_blocked_loop_is_told_by_the_name_of_its_node_and_starts_nothing_later
         let_go.wait(WAIT)
         return text
 
-    monkeypatch.setattr(host, "LAUNCH_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(life, "LAUNCH_TIMEOUT_S", 0.2)
     spec = parse("bad = map(blocks)\nout = sink(var='out')\nbad -> out", "g", SIGNATURES).spec
     holding = the_host.start(spec, "x", functions={"blocks": blocks})
     assert inside.wait(WAIT)
@@ -224,6 +224,28 @@ def test_a_blocked_loop_is_told_by_the_name_of_its_node_and_starts_nothing_later
     assert holding.wait(WAIT)
     ask(the_host, AnswerView(None))
     assert len(provider.requests) == 1
+
+
+def test_a_host_that_is_used_again_while_it_stops_keeps_what_is_new(the_host, provider):
+    first = the_host.life
+    the_host.stop()
+    ask(the_host, AnswerView(None))
+    assert the_host.life is not first
+    first.stop()
+    ask(the_host, AnswerView(None))
+    assert not first.alive
+
+
+def test_code_on_the_loop_that_asks_is_told_that_it_can_t_wait(the_host):
+    from aiflow_jupyter.graph.language import parse
+    from aiflow_jupyter.operators import SIGNATURES
+
+    async def asks(text):
+        the_host.start(question(), text)
+
+    spec = parse("n = map(asks)\nout = sink(var='out')\nn -> out", "g", SIGNATURES).spec
+    with pytest.raises(RunError, match="can't wait for a run of its own"):
+        the_host.start(spec, "x", functions={"asks": asks}).result(WAIT)
 
 
 def test_an_interrupt_while_a_run_starts_leaves_no_run_behind(the_host, provider, monkeypatch):

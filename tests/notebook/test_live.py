@@ -50,8 +50,13 @@ def comms(monkeypatch):
 @pytest.fixture
 def widget(comms):
     calls = []
-    made = FlowWidget(graph_of(SPEC), ready(SPEC, "r1"), lambda: calls.append("hello"), lambda: calls.append("cancel"))
-    made.calls = calls
+
+    def cancel():
+        calls.append("cancel")
+        return made.live
+
+    made = FlowWidget(graph_of(SPEC), ready(SPEC, "r1"), lambda: calls.append("hello"), cancel)
+    made.live, made.calls = True, calls
     yield made
     made.close()
 
@@ -72,6 +77,12 @@ def test_a_view_is_opened_with_the_graph_and_a_snapshot(widget):
     assert state["snapshot"] == ready(SPEC, "r1")
 
 
+def test_a_cancel_that_finds_no_run_is_not_acknowledged(widget):
+    widget.live = False
+    receive(widget, {"kind": "cancel"})
+    assert (widget.calls, widget.comm.custom) == (["cancel"], [])
+
+
 def test_hello_and_cancel_are_told_on_and_only_cancel_is_acknowledged(widget):
     receive(widget, {"kind": "hello"})
     assert (widget.calls, widget.comm.custom) == (["hello"], [])
@@ -89,7 +100,7 @@ def test_anything_else_is_ignored(widget, garbage):
 
 def test_the_front_ends_choice_of_subshell_is_kept(comms, monkeypatch):
     monkeypatch.setattr(FakeComm, "_reply_subshell_for", lambda self, data, default: "main", raising=False)
-    made = FlowWidget({}, {}, lambda: None, lambda: None)
+    made = FlowWidget({}, {}, lambda: None, lambda: False)
     assert made.comm._reply_subshell_for({}, "subshell-1") == "subshell-1"
     made.close()
 

@@ -1,0 +1,108 @@
+"""A run as the other threads of a kernel hold it."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from aiflow_jupyter.errors import RunCancelled
+
+if TYPE_CHECKING:
+    from aiflow_jupyter.runtime.metrics import RunStatus
+    from aiflow_jupyter.runtime.run import Result, Run
+    from aiflow_kernel.life import Life
+
+STOP_TIMEOUT_S = 3.0
+
+
+class RunHandle:
+    """A run, held from another thread; `await handle` works too, from any loop.
+
+    Args:
+        life: the loop that the run belongs to.
+        run: the run.
+    """
+
+    def __init__(self, life: Life, run: Run) -> None:
+        self._life = life
+        self._run = run
+        self.outcome: concurrent.futures.Future[Result] = concurrent.futures.Future()
+        self.id = run.id
+        self.name = run.spec.name
+        self.begun = time.time()
+
+    def status(self) -> RunStatus:
+        """The figures of now."""
+        return self._run.status()
+
+    @property
+    def run(self) -> Run:
+        """The run itself; apart from `status()` it belongs to the host's loop."""
+        return self._run
+
+    def done(self) -> bool:
+        """Whether the run is over."""
+        return self.outcome.done()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the run is over, at most `timeout` seconds; whether it is."""
+        concurrent.futures.wait([self.outcome], timeout=timeout)
+        return self.outcome.done()
+
+    def result(self, timeout: float | None = None) -> Result:
+        """Wait for the result.
+
+        Raises:
+            TimeoutError: it is not over after `timeout` seconds.
+            RunError, RunCancelled: how it ended.
+        """
+        if not self.wait(timeout):
+            raise TimeoutError
+        try:
+            return self.outcome.result()
+        except concurrent.futures.CancelledError:  # the host was stopped before the run had ended
+            raise RunCancelled("the run was cancelled") from None
+
+    def cancel(self, timeout: float = STOP_TIMEOUT_S) -> bool:
+        """Stop the run and wait until it has stopped; False if it has not after `timeout` seconds."""
+        self.cancel_soon()
+        return self.wait(timeout)
+
+    def cancel_soon(self) -> bool:
+        """Ask the run to stop, and return at once; False if it is over."""
+        if self.done():
+            return False
+        self._life.submit(self._run.cancel())
+        return True
+
+    def holder(self) -> str:
+        """What keeps the loop from answering, in words."""
+        return self._life.holder()
+
+    def __await__(self) -> Generator[Any, None, Result]:
+        return asyncio.wrap_future(self.outcome).__await__()
+
+    def __repr__(self) -> str:
+        return f"<run {self.id} of {self.name}: {self._run.state}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What is remembered of a run that is over, without what it collected."""
+
+    id: str
+    name: str
+    begun: float
+    last: RunStatus
+
+    def status(self) -> RunStatus:
+        """The last figures."""
+        return self.last
+
+    def done(self) -> bool:
+        """It is over."""
+        return True
