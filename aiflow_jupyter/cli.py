@@ -201,6 +201,35 @@ def bench_import(*, as_json: bool, rounds: int) -> None:
     _print(measure(rounds), as_json=as_json)
 
 
+@bench.command(name="relay")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--against", type=click.Choice(["streamrelay"]), help="Measure this one beside it, in turns.")
+@click.option("--quick", is_flag=True, help="Much less of everything: to see that it works, not how fast it is.")
+def bench_relay(*, as_json: bool, against: str | None, quick: bool) -> None:
+    """What a token costs on its way through a relay on loopback (about 6 minutes)."""
+    from aiflow_jupyter.bench import relay
+
+    figures = relay.measure(against=against, size=relay.QUICK if quick else None, tell=_tell)
+    click.echo(json.dumps(figures) if as_json else "\n".join(relay.table(figures)))
+
+
+@bench.command(name="dual-channel")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--rounds", type=click.IntRange(1, 50), default=3, help="How often each way is taken.")
+@click.option("--quick", is_flag=True, help="A short answer: to see that it works, not how fast it is.")
+def bench_dual_channel(*, as_json: bool, rounds: int, quick: bool) -> None:
+    """Time to the first token, streamed and in one piece, on the published timing shape (about 80 seconds)."""
+    from aiflow_jupyter.bench import dual_channel
+
+    shape = dual_channel.QUICK if quick else None
+    figures = dual_channel.measure(shape=shape, rounds=1 if quick else rounds, tell=_tell)
+    click.echo(json.dumps(figures) if as_json else "\n".join(dual_channel.table(figures)))
+
+
+def _tell(text: str) -> None:
+    click.echo(text, err=True)
+
+
 def _add_commands() -> None:
     """Commands that live beside what they command; their modules load nothing heavy."""
     from aiflow_jupyter.hpc import command as hpc
