@@ -2,8 +2,8 @@
 
 The file is a zip application: `python aiflow-worker.pyz` does what `python -m aiflow_jupyter.hpc.worker` does, and with
 `PYTHONPATH=aiflow-worker.pyz` a job imports `aiflow_jupyter.hpc.worker` from it. It holds what the worker imports of
-this package and no more; websockets, cryptography (47 or later, for HPKE), httpx and msgpack have to be there. The same
-release always gives the same bytes.
+this package and no more; Python 3.11 or later has to be there, with websockets, cryptography (47 or
+later, for HPKE), httpx and msgpack. The same release always gives the same bytes.
 """
 
 from __future__ import annotations

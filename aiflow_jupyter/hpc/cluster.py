@@ -9,7 +9,7 @@ from aiflow_jupyter.hpc.bundle import NEEDS
 CONFIG: Final = f"""\
 # user_config_template.yaml.j2 of the Globus Compute endpoint.
 # Workers only carry tokens: many fit on one CPU node, and the GPU is the model server's.
-# Once, on the cluster:
+# Once, on the cluster, with its Python 3.11 or later:
 #   pip install --user {" ".join(f"'{need}'" for need in NEEDS)}
 #   aiflow worker --bundle ~/.aiflow/aiflow-worker.pyz     (or copy that file there)
 #   aiflow keys worker                                      (its public line goes into aiflow.toml: worker_key)

@@ -15,7 +15,6 @@ repetition, or an error says that they are not.
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import ssl
 import time
@@ -23,14 +22,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import CancelledError, Executor, Future
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 from aiflow_jupyter.errors import AiflowError
 from aiflow_jupyter.hpc import worker
 from aiflow_jupyter.hpc.errors import HpcError
+from aiflow_jupyter.hpc.fates import job_failed, said_by_worker, without_answer
 from aiflow_jupyter.hpc.task import Result, Task, seal_task, unpack_result
-from aiflow_jupyter.providers.secret import Secret
+from aiflow_jupyter.hpc.terms import RelayAt, Timeouts
 from aiflow_jupyter.relay.client import Status, StreamConsumer, create_channel
 from aiflow_jupyter.relay.crypto import new_secret
 from aiflow_jupyter.relay.errors import (
@@ -45,66 +44,13 @@ from aiflow_jupyter.relay.errors import (
 )
 from aiflow_jupyter.relay.frames import CHANNEL_BYTES
 
+__all__ = ["RelayAt", "RemoteStream", "Timeouts"]
+
 _INBOX: Final = 64
 _TICK: Final = 1.0
 _GRACE: Final = 0.5  # seconds in which the end may still arrive by the relay once the job's result is known
 _REST: Final = (RelayUnreachable, RelayRefused, CapabilityRefused, ChannelFinished)  # then the result may complete it
 _TWICE: Final = {"AF913", "AF923"}  # a job that was started twice: the first one streams on
-
-_FATE: Final = {
-    "expired": ("AF983", "the job came too late: its request had expired", "The cluster's queue is long, or its clock "
-                "is wrong. Run it again, or give it a longer start_timeout."),
-    "no_consumer": ("AF984", "the job found nobody who waits for its answer", "Did this machine sleep, or lose its way "
-                    "to the relay? Run it again."),
-    "version": ("AF982", "the worker on the cluster speaks another version", "Install the same release of "
-                "aiflow-jupyter in the notebook and on the cluster."),
-    "cancelled": ("AF934", "the answer was cancelled before it was complete", "Run it again."),
-    "streamed": ("AF930", "the job says it sent everything, but not all of it arrived", "Run it again."),
-    "batch": ("AF989", "the job's result lacks its answer", "Run it again."),
-    "failed": ("AF985", "the job failed", "Look at the worker's log on the cluster."),
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class RelayAt:
-    """A relay and what opens channels on it.
-
-    Attributes:
-        url: its address.
-        key: the personal key.
-        allow_plain: it may be another machine without TLS.
-    """
-
-    url: str
-    key: Secret
-    allow_plain: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """How long each wait may take, in seconds.
-
-    Attributes:
-        submit: until the control plane has taken the task.
-        start: from then until a worker has joined; the queue of a cluster is in it.
-        first_token: from then until the first piece of the answer; loading a model is in it.
-        token: of silence within the answer.
-        linger: that the worker goes on without hearing of this end.
-        relay: that the worker may be without a connection to the relay before it leaves the rest to the control plane.
-        rest: for the job's result, once the relay has turned this end away.
-        lost: of a worker's silence before it counts as lost.
-        beat: between two signs of life.
-    """
-
-    submit: float = 60.0
-    start: float = 1800.0
-    first_token: float = 900.0
-    token: float = 300.0
-    linger: float = 120.0
-    relay: float = 20.0
-    rest: float = 120.0
-    lost: float = 15.0
-    beat: float = 5.0
 
 
 class RemoteStream:
@@ -248,7 +194,7 @@ class RemoteStream:
                     f"the control plane did not take the job within {self._timeouts.submit:g} s", code="AF986"
                 ) from None
             if isinstance(error, Exception) and not isinstance(error, AiflowError):
-                raise _job_failed(error) from error
+                raise job_failed(error) from error
             raise
         self._future = future
         self._submitted = self._now()
@@ -303,7 +249,7 @@ class RemoteStream:
         if self._end is not None and not self._inbox:
             status, message = self._end
             if status is Status.ERROR:
-                raise _said_by_worker(message)
+                raise said_by_worker(message)
             if status is Status.CANCELLED:
                 raise StreamIncomplete(message or "the answer was stopped before it was complete")
             return True
@@ -323,17 +269,14 @@ class RemoteStream:
             problem = cancelled
         if problem is not None:
             if late:
-                raise problem if isinstance(problem, AiflowError) else _job_failed(problem)
+                raise problem if isinstance(problem, AiflowError) else job_failed(problem)
             return
         assert self._task is not None
         result = unpack_result(future.result(), self._task.secret, self._task.channel)
         if result.items is not None:
             self._complete(result)
         elif late and not (self._joined and result.error and result.error[0] in _TWICE):
-            code, message, hint = _FATE[result.status]
-            if result.error:
-                code, message = result.error[0] or code, f"{message}: {result.error[1]}"
-            raise HpcError(message, code=code, hint=hint)
+            raise without_answer(result)
 
     def _complete(self, result: Result) -> None:
         """Append what the job returned to what had arrived."""
@@ -443,21 +386,3 @@ def _withdraw(submitting: asyncio.Future[Future[Any]]) -> None:
     """Cancel a job that was submitted after all, when nobody waits for it any more."""
     if not submitting.cancelled() and submitting.exception() is None:
         submitting.result().cancel()
-
-
-def _said_by_worker(message: str) -> HpcError:
-    """The error that a worker ended its stream with."""
-    try:
-        said = json.loads(message)
-        return HpcError(str(said["message"]), code=str(said["code"]), hint=str(said["hint"]))
-    except (ValueError, KeyError, TypeError):
-        return HpcError(message or "the worker ended the answer with an error")
-
-
-def _job_failed(error: BaseException) -> HpcError:
-    words = " ".join(str(error).split())
-    return HpcError(
-        f"the job failed: {type(error).__name__}" + (f": {words[:300]}" if words else ""),
-        code="AF985",
-        hint="Look at the endpoint's and the worker's log, and run it again.",
-    )
