@@ -84,14 +84,18 @@ def ready(spec: GraphSpec, run_id: str = "") -> Status:
 
 
 class Frames:
-    """Turns a run's figures into snapshots and frames, and remembers what was sent last."""
+    """Turns a run's figures into snapshots and frames, and remembers what was sent last.
 
-    def __init__(self) -> None:
+    Args:
+        first: what a view is shown before the first frame.
+    """
+
+    def __init__(self, first: Status) -> None:
+        self.latest = first
         self._seq = 0
         self._sent: dict[str, NodeFrame] = {}
         self._sent_run: tuple[str, int] = ("", 0)
         self._history: dict[str, deque[tuple[float, int]]] = {}
-        self.latest: Status | None = None
 
     def frame(self, status: RunStatus) -> Frame | None:
         """What changed since the last frame, None if nothing did (the clock alone counts twice a second)."""
@@ -105,9 +109,9 @@ class Frames:
         self.latest = self._status(status, nodes)
         return {"kind": "frame", **self._status(status, changed)}
 
-    def snapshot(self) -> Frame | None:
-        """Everything as last sent, None before the first frame."""
-        return None if self.latest is None else {"kind": "snapshot", **self.latest}
+    def snapshot(self) -> Frame:
+        """Everything as last sent."""
+        return {"kind": "snapshot", **self.latest}
 
     def _status(self, status: RunStatus, nodes: dict[str, NodeFrame]) -> Status:
         return {

@@ -17,6 +17,7 @@ from aiflow_jupyter.notebook.outputs import is_kernel, output_of
 
 if TYPE_CHECKING:
     from aiflow_jupyter.graph.spec import GraphSpec
+    from aiflow_jupyter.notebook.widget import FlowWidget
     from aiflow_jupyter.runtime.run import Run
 
 FRAME_S = 1 / 30
@@ -60,87 +61,70 @@ class FlowView:
 
     def __init__(self, shell: Any, spec: GraphSpec, run_id: str, cancel: Callable[[], bool]) -> None:
         self._spec = spec
-        self._ready = ready(spec, run_id)
-        self._graph = graph_of(spec)
-        self._frames = Frames()
+        self._frames = Frames(ready(spec, run_id))
         self._answered = threading.Event()
         self._output = output_of(shell)
         self._text = output_of(shell)
         self._text_shown = False
-        self._widget: Any = None
+        self._widget: FlowWidget | None = None
         if is_kernel(shell):
             from aiflow_jupyter.notebook.widget import FlowWidget, require_built
 
             require_built()
-            self._widget = FlowWidget(self._graph, self._ready, self._hello, cancel)
-            self._output.show(self._bundle(self._ready))
+            self._widget = FlowWidget(graph_of(spec), self._frames.latest, self._hello, cancel)
+            self._output.show(self._live_bundle(self._widget.model_id))
 
     async def follow(self, run: Run) -> None:
         """Send frames until the run is over, then leave the static picture; runs on the host's loop."""
         loop = asyncio.get_running_loop()
-        begun = loop.time()
-        told = 0.0
+        tell = loop.time() + HELLO_TIMEOUT_S
         try:
             while run.state in ("ready", "running"):
                 self._send(run)
-                now = loop.time()
-                alone = self._widget is None or (not self._answered.is_set() and now > begun + HELLO_TIMEOUT_S)
-                if alone and self._widget is not None and now > told + TEXT_EVERY_S:
-                    told = now
-                    self._show_text(run)
+                if self._widget is not None and not self._answered.is_set() and loop.time() > tell:
+                    tell = loop.time() + TEXT_EVERY_S
+                    self._show_text()
                 await asyncio.sleep(FRAME_S)
         finally:
-            self._finish(run)
+            self._send(run)
+            self._rest()
 
     def abandon(self) -> None:
         """Show the graph as it is: the run could not be started."""
-        self._output.show(bundle_of(self._spec, ready(self._spec)))
+        self._rest()
 
     def _send(self, run: Run) -> None:
         frame = self._frames.frame(run.status())
         if frame is not None and self._widget is not None:
             self._widget.send(frame)
 
-    def _finish(self, run: Run) -> None:
-        self._send(run)
-        latest = self._frames.latest
-        if latest is None:
-            return
-        if self._widget is not None:
-            self._widget.snapshot = latest
-            if self._text_shown:  # the static picture, which every front end shows, takes its place
-                self._text.show({"text/plain": ""})
-        self._output.show(self._bundle(latest, last=True))
+    def _rest(self) -> None:
+        """Put the static picture in the place of the live one, which every front end shows, and let the widget go."""
+        self._output.show(bundle_of(self._spec, self._frames.latest))
+        if self._text_shown:
+            self._text.show({"text/plain": ""})
+        widget, self._widget = self._widget, None
+        if widget is not None:
+            widget.close()
 
-    def _bundle(self, status: Status, *, last: bool = False) -> dict[str, Any]:
-        """The widget while the run lives, with pictures for those who can't show it; the data form at the end."""
-        bundle = bundle_of(self._spec, status)
-        if self._widget is not None:
-            if not last:
-                del bundle[MIME]
-            bundle["application/vnd.jupyter.widget-view+json"] = {
-                "version_major": 2,
-                "version_minor": 0,
-                "model_id": self._widget.model_id,
-            }
-        return bundle
+    def _live_bundle(self, model_id: str) -> dict[str, Any]:
+        """The widget, with pictures for those who can't show it; the data form would hide it, where both are known."""
+        bundle = bundle_of(self._spec, self._frames.latest)
+        del bundle[MIME]
+        view = {"version_major": 2, "version_minor": 0, "model_id": model_id}
+        return bundle | {"application/vnd.jupyter.widget-view+json": view}
 
-    def _show_text(self, run: Run) -> None:
-        del run
-        self._text_shown = True
-        if self._frames.latest is not None:
-            self._text.show(self._text_bundle(self._frames.latest))
-
-    def _text_bundle(self, status: Status) -> dict[str, Any]:
+    def _show_text(self) -> None:
         from aiflow_jupyter.graph import picture
 
+        status = self._frames.latest
         caption = f"{status['run']}, {status['elapsed']:.1f} s"
-        return {"text/plain": f"{NO_VIEW}\n{picture.text(self._spec, gauges_of(status, self._graph), caption)}"}
+        gauges = gauges_of(status, graph_of(self._spec))
+        self._text_shown = True
+        self._text.show({"text/plain": f"{NO_VIEW}\n{picture.text(self._spec, gauges, caption)}"})
 
     def _hello(self) -> None:
         self._answered.set()
-        snapshot = self._frames.snapshot()
-        if snapshot is None:
-            snapshot = {"kind": "snapshot", **self._ready}
-        if self._widget is not None:
-            self._widget.send(snapshot)
+        widget = self._widget
+        if widget is not None:
+            widget.send(self._frames.snapshot())

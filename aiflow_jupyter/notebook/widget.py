@@ -49,7 +49,7 @@ class FlowWidget(anywidget.AnyWidget):  # type: ignore[misc]
         kind = content.get("kind") if isinstance(content, dict) else None
         if kind == "hello":
             self._on_hello()
-        elif kind == "cancel" and self._on_cancel():
+        elif kind == "cancel" and self._on_cancel() and self.comm is not None:
             self.send({"kind": "ack", "action": "cancel"})
 
 

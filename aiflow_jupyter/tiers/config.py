@@ -45,6 +45,7 @@ class Hpc(_Section):
         endpoint: the Globus Compute endpoint's identifier.
         relay: the relay's address (`https://...`), or `self` for one in this kernel.
         relay_host: with `relay = "self"`, the interface to listen on; others reach it only if it is not loopback.
+        relay_insecure: let that interface be one without TLS. Streams stay sealed; who listens there could end them.
         relay_key_env, relay_key_file: where the personal relay key is.
         worker_key: the worker's public key, as `aiflow keys worker` prints it; the local executor makes its own.
         model: the model's name at the model server, None for its first.
@@ -61,6 +62,7 @@ class Hpc(_Section):
     endpoint: UUID | None = None
     relay: str = "self"
     relay_host: str = "127.0.0.1"
+    relay_insecure: bool = False
     relay_key_env: str | None = None
     relay_key_file: Path | None = None
     worker_key: str | None = None
@@ -71,7 +73,7 @@ class Hpc(_Section):
     start_timeout: Seconds = 1800
     first_token_timeout: Seconds = 900
     linger: Annotated[float, Field(ge=0, le=3600)] = 120
-    pad: Annotated[int, Field(ge=0, le=4096)] = 64
+    pad: Annotated[int, Field(ge=0, le=1024)] = 64
 
     @field_validator("relay")
     @classmethod

@@ -70,7 +70,7 @@ def _hpc(settings: Hpc) -> Provider:
     from aiflow_jupyter.relay.selfrelay import SelfRelay  # noqa: PLC0415
 
     if settings.relay == "self":
-        relay: RelayAt | SelfRelay = SelfRelay(settings.relay_host)
+        relay: RelayAt | SelfRelay = SelfRelay(settings.relay_host, insecure=settings.relay_insecure)
     else:
         relay = RelayAt(settings.relay, _secret(settings.relay_key_env, settings.relay_key_file, "relay_key"))
     timeouts = Timeouts(start=settings.start_timeout, first_token=settings.first_token_timeout, linger=settings.linger)

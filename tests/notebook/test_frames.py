@@ -25,6 +25,9 @@ SHARED = json.loads((Path(__file__).parents[1] / "data/frames.json").read_text("
 SPEC = parse("ask = generate()\nout = sink(display=true) [queue=4]\nask -> out", "flow", SIGNATURES).spec
 
 
+FIRST = {"seq": 0, "elapsed": 0.0, "run_id": "r1", "run": "ready", "message": "", "nodes": {}}
+
+
 def node(name="ask", state="running", *, depth=0, peak=0, processed=0, emitted=0):
     figures = dict.fromkeys(("dropped", "errors", "unrouted"), 0) | dict.fromkeys(
         ("wait_s", "service_s", "blocked_s"), 0.0
@@ -65,7 +68,7 @@ def test_a_real_graph_and_frame_have_the_shape_of_the_shared_fixture():
     assert set(graph) == set(SHARED["graph"])
     assert set(graph["nodes"][0]) == set(SHARED["graph"]["nodes"][0])
     assert set(graph["edges"][0]) == set(SHARED["graph"]["edges"][0])
-    frame = Frames().frame(status())
+    frame = Frames(FIRST).frame(status())
     assert set(frame) == set(SHARED["messages"][1])
     assert set(bundle_of(SPEC, ready(SPEC))[frames.MIME]) == set(SHARED["mime"])
 
@@ -82,7 +85,7 @@ def test_the_graph_is_told_in_the_order_of_its_declaration():
 
 
 def test_a_frame_names_only_the_nodes_that_changed():
-    sender = Frames()
+    sender = Frames(FIRST)
     first = sender.frame(status(node("a"), node("b", "idle")))
     assert set(first["nodes"]) == {"a", "b"}
     second = sender.frame(status(node("a", depth=2, peak=2), node("b", "idle")))
@@ -91,20 +94,20 @@ def test_a_frame_names_only_the_nodes_that_changed():
 
 
 def test_nothing_is_sent_when_nothing_changed():
-    sender = Frames()
+    sender = Frames(FIRST)
     assert sender.frame(status(elapsed=1.0)) is not None
     assert sender.frame(status(elapsed=1.1)) is None
 
 
 def test_the_clock_alone_moves_twice_a_second():
-    sender = Frames()
+    sender = Frames(FIRST)
     sent = [sender.frame(status(elapsed=i / 30)) for i in range(1, 61)]
     assert 4 <= sum(frame is not None for frame in sent) <= 5
     assert all(frame["nodes"] == {} for frame in sent[1:] if frame is not None)
 
 
 def test_frames_are_numbered_without_gaps():
-    sender = Frames()
+    sender = Frames(FIRST)
     numbers = []
     for i in range(20):
         frame = sender.frame(status(node(depth=i // 2)))
@@ -114,8 +117,8 @@ def test_frames_are_numbered_without_gaps():
 
 
 def test_a_snapshot_has_every_node_and_the_number_of_the_last_frame():
-    sender = Frames()
-    assert sender.snapshot() is None
+    sender = Frames(FIRST)
+    assert sender.snapshot() == {"kind": "snapshot", **FIRST}
     sender.frame(status(node("a"), node("b")))
     last = sender.frame(status(node("a", depth=1), node("b")))
     snapshot = sender.snapshot()
@@ -125,7 +128,7 @@ def test_a_snapshot_has_every_node_and_the_number_of_the_last_frame():
 
 
 def test_snapshot_and_frames_add_up_to_the_same_picture():
-    sender = Frames()
+    sender = Frames(FIRST)
     shown: dict[str, list] = {}
     for i in range(30):
         nodes = (node("a", depth=i % 3), node("b", processed=i // 7), node("c", "blocked" if i % 5 else "running"))
@@ -136,7 +139,7 @@ def test_snapshot_and_frames_add_up_to_the_same_picture():
 
 
 def test_the_rate_is_of_the_last_second_while_the_run_lives():
-    sender = Frames()
+    sender = Frames(FIRST)
     for i in range(1, 11):
         sender.frame(status(node(processed=10 * i), elapsed=i * 1.0))
     assert sender.latest["nodes"]["ask"][4] == 10.0
@@ -146,19 +149,19 @@ def test_the_rate_is_of_the_last_second_while_the_run_lives():
 
 
 def test_the_rate_is_of_the_whole_run_once_it_is_over():
-    sender = Frames()
+    sender = Frames(FIRST)
     sender.frame(status(node(processed=1), elapsed=0.1))
     frame = sender.frame(status(node(processed=50, state="done"), elapsed=10.0, state="done"))
     assert frame["nodes"]["ask"][4] == 5.0
 
 
 def test_a_source_that_only_emits_has_a_rate_too():
-    frame = Frames().frame(status(node(emitted=30), elapsed=10.0, state="done"))
+    frame = Frames(FIRST).frame(status(node(emitted=30), elapsed=10.0, state="done"))
     assert frame["nodes"]["ask"][4] == 3.0
 
 
 def test_the_last_frame_tells_how_the_run_ended():
-    frame = Frames().frame(status(node(state="failed"), state="failed", message="node 'ask' failed"))
+    frame = Frames(FIRST).frame(status(node(state="failed"), state="failed", message="node 'ask' failed"))
     assert (frame["run"], frame["message"], frame["nodes"]["ask"][0]) == ("failed", "node 'ask' failed", "failed")
 
 
@@ -169,7 +172,7 @@ def test_the_last_frame_tells_how_the_run_ended():
     )
 )
 def test_every_frame_is_strict_json_with_rates_of_at_least_zero(steps):
-    sender, elapsed, processed = Frames(), 0.0, 0
+    sender, elapsed, processed = Frames(FIRST), 0.0, 0
     for depth, more, pause, state in steps:
         elapsed, processed = elapsed + pause / 1e9, processed + more
         frame = sender.frame(status(node(depth=depth, processed=processed), elapsed=elapsed, state=state))
