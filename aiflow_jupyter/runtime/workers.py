@@ -18,10 +18,9 @@ from aiflow_jupyter.runtime.scheduler import Scheduler
 class _Worker:
     """One worker of a `WorkerGuardian`: a task, and where it waits while its output is refused."""
 
-    __slots__ = ("blocked_ns", "future", "loop", "pending")
+    __slots__ = ("blocked_ns", "future", "pending")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
+    def __init__(self) -> None:
         self.pending = 0
         self.blocked_ns = 0
         self.future: asyncio.Future[None] | None = None
@@ -30,20 +29,15 @@ class _Worker:
         if self.future is not None and not self.future.done():
             self.future.set_result(None)
 
-    async def taken(self) -> None:
-        """Wait until every receiver has taken the output."""
-        self.future = self.loop.create_future()
-        try:
-            await self.future
-        finally:
-            self.future = None
-
 
 class WorkerGuardian(Guardian):
     """Runs coroutines, streams or threads: up to `workers` events at once, results in order.
 
     Workers are tasks, started when first needed. One wake-up is under way at a time: a woken worker wakes the next
-    while the queue still holds events.
+    while the queue still holds events. `_spare` of them have nothing to do, or have not been started.
+
+    What happens for every event stands in `_work` in one piece, and one reading of the clock is handed from step to
+    step: each further call, coroutine or reading of the clock costs as much as a tenth of the whole hop.
     """
 
     __slots__ = (
@@ -56,6 +50,7 @@ class WorkerGuardian(Guardian):
         "_loose",
         "_ordered",
         "_reorder",
+        "_spare",
         "_tasks",
         "_tickets",
         "_turns",
@@ -74,6 +69,7 @@ class WorkerGuardian(Guardian):
         self._turns: dict[int, tuple[asyncio.Future[bool], list[Event] | None]] = {}
         self._idle: deque[asyncio.Future[None]] = deque()
         self._waking = False
+        self._spare = policy.workers
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_service = 0
         self._blocked = 0
@@ -94,9 +90,15 @@ class WorkerGuardian(Guardian):
         """Queue an event, and see that a worker looks at it."""
         if self.closed:
             return True
-        if not self._admit(event, now):
+        queue = self.queue  # as `_admit` does it, where there is room
+        depth = len(queue) - self.controls
+        if depth < self.limit and not self.waiters:
+            queue.append((event, now))
+            if depth >= self.peak:
+                self.peak = depth + 1
+        elif not self._admit(event, now):
             return False
-        if not self._waking:
+        if self._spare and not self._waking:
             self._wake()
         return True
 
@@ -126,9 +128,11 @@ class WorkerGuardian(Guardian):
         """Have one more worker look at the queue, if one is free."""
         if self._idle:
             self._waking = True
+            self._spare -= 1
             self._idle.popleft().set_result(None)
         elif len(self._tasks) < self.workers:
             self._waking = True
+            self._spare -= 1
             task = self.scheduler.loop.create_task(self._work(), name=f"aiflow:{self.node}")
             self._tasks.add(task)
             task.add_done_callback(self._worker_ended)
@@ -138,31 +142,37 @@ class WorkerGuardian(Guardian):
         if not task.cancelled() and (error := task.exception()) is not None:
             self.owner.failed(self, Event("error", source=self.node), error)
 
-    async def _work(self) -> None:
+    async def _work(self) -> None:  # noqa: C901, PLR0912, PLR0915 - in one piece for its speed, see the class
         scheduler = self.scheduler
         clock = scheduler.clock
         queue = self.queue
-        worker = _Worker(scheduler.loop)
-        scheduler.enter(worker, clock())
+        histogram = self.histogram
+        worker = _Worker()
         streams = self.behaviour.mode == "stream"
+        ordered = self._ordered
         loose = self._loose
+        several = self.workers > 1
+        ticket = 0
+        call = self.call
+        now = clock()
+        scheduler.enter(worker, now)
+        self._waking = False
         while not self.closed:
-            self._waking = False
             if not queue or (loose and self._at_fence()):
                 if self.done and not queue:
                     return
-                idle = scheduler.loop.create_future()
-                self._idle.append(idle)
-                await idle
-                scheduler.enter(worker, clock())
+                await self._woken()
+                now = clock()
+                scheduler.enter(worker, now)
                 continue
             event, stamp = queue.popleft()
-            ticket = self._tickets
-            self._tickets += 1
+            if ordered:
+                ticket = self._tickets
+                self._tickets = ticket + 1
             if stamp == CONTROL_STAMP:
                 await self._control(ticket, event, worker)
+                now = clock()
                 continue
-            now = clock()
             self._in_service += 1
             try:
                 self.wait_ns += now - stamp
@@ -170,18 +180,52 @@ class WorkerGuardian(Guardian):
                     self.first_ns = now
                 if self.waiters:
                     self._hand_over(now)
-                    scheduler.run_ready()
-                if queue and self.workers > 1:
+                    if scheduler.ready:
+                        scheduler.run_ready()
+                        now = clock()
+                if several and queue:
                     self._wake()
                 if streams:
                     await self._stream(ticket, event, worker)
+                    now = clock()
                 else:
-                    await self._settle(ticket, await self._one(event), worker)
+                    scheduler.current = self
+                    start = now
+                    out, failure = None, None
+                    try:
+                        out = await call(event)
+                    except (*RAISED, asyncio.CancelledError) as error:
+                        if _told_to_stop(error):
+                            raise
+                        failure = list(self._failure(event, error))
+                    finally:
+                        now = clock()
+                        took = now - start
+                        self.service_ns += took
+                        histogram[took.bit_length()] += 1
+                        self.processed += 1
+                    if ordered:
+                        await self._settle(ticket, failure or ([] if out is None else [out]), worker)
+                    elif failure is not None:
+                        for each in failure:
+                            await self._send(each, worker)
+                    elif out is not None and not self.closed and self._put(out, now, worker):
+                        await self._taken(worker, now)
+                    now = clock()
             finally:
                 self._in_service -= 1
-            if clock() >= scheduler.slice_end:
+            if now >= scheduler.slice_end:
                 await scheduler.yield_slice()
-                scheduler.enter(worker, clock())
+                now = clock()
+                scheduler.enter(worker, now)
+
+    async def _woken(self) -> None:
+        """Wait for something to do."""
+        idle = self.scheduler.loop.create_future()
+        self._idle.append(idle)
+        self._spare += 1
+        await idle
+        self._waking = False
 
     def _at_fence(self) -> bool:
         """Without order: whether a control event is acting, or comes next while data before it is in service."""
@@ -198,25 +242,8 @@ class WorkerGuardian(Guardian):
             for out in self._passing(event):
                 await self._send(out, worker)
         self._fenced = False
-        await self._release(worker)
-
-    async def _one(self, event: Event) -> list[Event]:
-        """Run a call that gives one result or none."""
-        scheduler = self.scheduler
-        start = scheduler.clock()
-        scheduler.current = self
-        try:
-            out = await self.call(event)
-        except (*RAISED, asyncio.CancelledError) as error:
-            if _told_to_stop(error):
-                raise
-            return list(self._failure(event, error))
-        finally:
-            took = scheduler.clock() - start
-            self.service_ns += took
-            self.histogram[took.bit_length()] += 1
-            self.processed += 1
-        return [] if out is None else [out]
+        if self._ordered:
+            await self._release(worker)
 
     async def _stream(self, ticket: int, event: Event, worker: _Worker) -> None:
         """Run a call that gives a stream; it emits as it comes once it is this event's turn."""
@@ -252,13 +279,14 @@ class WorkerGuardian(Guardian):
             self.service_ns += took
             self.histogram[took.bit_length()] += 1
             self.processed += 1
-        if not mine:
-            await self._turn(ticket)
-        await self._release(worker)
+        if self._ordered:
+            if not mine:
+                await self._turn(ticket)
+            await self._release(worker)
 
     async def _settle(self, ticket: int, results: list[Event], worker: _Worker) -> None:
         """Emit a ticket's results when it is their turn; until then they wait, if they may without their worker."""
-        if self._ordered and ticket != self._head:
+        if ticket != self._head:
             if len(self._held) < self._reorder:
                 self._held[ticket] = results
                 return
@@ -279,8 +307,6 @@ class WorkerGuardian(Guardian):
 
     async def _release(self, worker: _Worker) -> None:
         """Give the turn on: emit the held results that follow, then let the next waiting worker go."""
-        if not self._ordered:
-            return
         self._head += 1
         while self._head in self._held:
             results = self._held.pop(self._head)
@@ -305,26 +331,38 @@ class WorkerGuardian(Guardian):
         """Send one event on, and wait until every receiver has taken it."""
         if self.closed:
             return
+        now = self.scheduler.clock()
+        if self._put(out, now, worker):
+            await self._taken(worker, now)
+
+    def _put(self, out: Event, now: int, worker: _Worker) -> bool:
+        """Send one event on; True when a receiver has yet to take it."""
         scheduler = self.scheduler
-        now = scheduler.clock()
-        scheduler.enter(worker, now)
+        if scheduler.owner is not worker:
+            scheduler.enter(worker, now)
         if out.kind in CONTROL:
             self._pass(out)
             self._report(out, now, worker)
         else:
             self._emit(out, now, worker)
-        if worker.pending:
-            self._blocked += 1
-            try:
-                scheduler.run_ready()
-                if worker.pending:
-                    await worker.taken()
-            finally:
-                self._blocked -= 1
-                took = scheduler.clock() - now
-                self.blocked_ns += took
-                worker.blocked_ns += took
-        scheduler.run_ready()
+        if scheduler.ready:
+            scheduler.run_ready()
+        return worker.pending > 0
+
+    async def _taken(self, worker: _Worker, since: int) -> None:
+        """Wait until every receiver has taken the output."""
+        self._blocked += 1
+        worker.future = self.scheduler.loop.create_future()
+        try:
+            await worker.future
+        finally:
+            worker.future = None
+            self._blocked -= 1
+            took = self.scheduler.clock() - since
+            self.blocked_ns += took
+            worker.blocked_ns += took
+            if self.scheduler.ready:
+                self.scheduler.run_ready()
 
     def _finished(self) -> None:
         super()._finished()
