@@ -26,7 +26,7 @@ class InlineGuardian(Guardian):
 
     inline = True
 
-    __slots__ = ("_blocked_at", "_rest", "busy", "cut", "iterates", "pending")
+    __slots__ = ("_blocked_at", "_rest", "_serving", "_took", "busy", "cut", "iterates", "pending")
 
     def __init__(
         self, node: str, behaviour: Behaviour, policy: Policy, scheduler: Scheduler, owner: Owner, *, cut: bool = False
@@ -38,6 +38,8 @@ class InlineGuardian(Guardian):
         self.pending = 0
         self._rest: Iterator[Event] | None = None
         self._blocked_at = 0
+        self._serving = False
+        self._took = 0
 
     def active(self) -> int:
         """One from the first event until the queue is empty."""
@@ -112,20 +114,19 @@ class InlineGuardian(Guardian):
             self.first_ns = start
         if self.iterates:
             self._rest = self._iterate(event)
+            self._serving = True
+            self._took = 0
             self._pump()
             return
         try:
             out = self.call(event)
         except RAISED as error:
-            self.processed += 1
+            self._served(scheduler.clock() - start)
             self._rest = self._failure(event, error)
             self._pump()
             return
         now = scheduler.clock()
-        took = now - start
-        self.service_ns += took
-        self.histogram[took.bit_length()] += 1
-        self.processed += 1
+        self._served(now - start)
         if out is not None and not self.closed:
             self._emit(out, now, self)
             if self.pending:
@@ -136,7 +137,6 @@ class InlineGuardian(Guardian):
             yield from self.call(event)
         except RAISED as error:
             yield from self._failure(event, error)
-        self.processed += 1
 
     def _pump(self) -> None:
         """Emit what is left of one event's outputs, one by one, until it is empty or blocked, or the slice is over."""
@@ -148,12 +148,12 @@ class InlineGuardian(Guardian):
         while not self.closed:
             out = next(rest, None)
             now = clock()
-            self.service_ns += now - start
-            self.histogram[(now - start).bit_length()] += 1
-            if out is None:
+            self._took += now - start
+            if out is None or self.closed:
                 self._rest = None
-                return
-            if self.closed:
+                if self._serving:
+                    self._serving = False
+                    self._served(self._took)
                 return
             if out.kind in CONTROL:
                 self._pass(out)

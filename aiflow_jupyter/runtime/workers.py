@@ -18,11 +18,10 @@ from aiflow_jupyter.runtime.scheduler import Scheduler
 class _Worker:
     """One worker of a `WorkerGuardian`: a task, and where it waits while its output is refused."""
 
-    __slots__ = ("blocked_ns", "future", "pending")
+    __slots__ = ("future", "pending")
 
     def __init__(self) -> None:
         self.pending = 0
-        self.blocked_ns = 0
         self.future: asyncio.Future[None] | None = None
 
     def resume(self) -> None:
@@ -146,7 +145,6 @@ class WorkerGuardian(Guardian):
         scheduler = self.scheduler
         clock = scheduler.clock
         queue = self.queue
-        histogram = self.histogram
         worker = _Worker()
         streams = self.behaviour.mode == "stream"
         ordered = self._ordered
@@ -200,10 +198,7 @@ class WorkerGuardian(Guardian):
                         failure = list(self._failure(event, error))
                     finally:
                         now = clock()
-                        took = now - start
-                        self.service_ns += took
-                        histogram[took.bit_length()] += 1
-                        self.processed += 1
+                        self._served(now - start)
                     if ordered:
                         await self._settle(ticket, failure or ([] if out is None else [out]), worker)
                     elif failure is not None:
@@ -246,42 +241,48 @@ class WorkerGuardian(Guardian):
             await self._release(worker)
 
     async def _stream(self, ticket: int, event: Event, worker: _Worker) -> None:
-        """Run a call that gives a stream; it emits as it comes once it is this event's turn."""
+        """Run a call that gives a stream; it emits as it comes once it is this event's turn.
+
+        Its service is the time until each of its outputs came; what those then wait for is not.
+        """
         scheduler = self.scheduler
         clock = scheduler.clock
         stream = self.call(event)
         mine = not self._ordered
         lineage = event.lineage
-        blocked = worker.blocked_ns
+        failure: BaseException | None = None
+        took = 0
         start = clock()
+        scheduler.current = self
         try:
-            scheduler.current = self
             async for out in stream:
+                took += clock() - start
                 lineage = out.lineage
                 if not mine:
                     await self._turn(ticket)
                     mine = True
                 await self._send(out, worker)
-                if clock() >= scheduler.slice_end:
+                start = clock()
+                if start >= scheduler.slice_end:
                     await scheduler.yield_slice()
+                    start = clock()
                 scheduler.current = self
         except (*RAISED, asyncio.CancelledError) as error:
             if _told_to_stop(error):
                 raise
-            if not mine:
-                await self._turn(ticket)
-                mine = True
-            for out in self._failure(event, error, lineage):
-                await self._send(out, worker)
+            failure = error
+            took += clock() - start
+        else:
+            took += clock() - start
         finally:
             await stream.aclose()
-            took = clock() - start - (worker.blocked_ns - blocked)
-            self.service_ns += took
-            self.histogram[took.bit_length()] += 1
-            self.processed += 1
+            self._served(took)
+        if not mine:
+            await self._turn(ticket)
+        if failure is not None:
+            for out in self._failure(event, failure, lineage):
+                await self._send(out, worker)
         if self._ordered:
-            if not mine:
-                await self._turn(ticket)
             await self._release(worker)
 
     async def _settle(self, ticket: int, results: list[Event], worker: _Worker) -> None:
@@ -358,9 +359,7 @@ class WorkerGuardian(Guardian):
         finally:
             worker.future = None
             self._blocked -= 1
-            took = self.scheduler.clock() - since
-            self.blocked_ns += took
-            worker.blocked_ns += took
+            self.blocked_ns += self.scheduler.clock() - since
             if self.scheduler.ready:
                 self.scheduler.run_ready()
 

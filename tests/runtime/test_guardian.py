@@ -150,6 +150,78 @@ def test_without_order_results_leave_as_they_finish_but_no_answer_overtakes_its_
     virtual.run(story)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("mode", ["inline", "iterate", "await", "stream"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_service_is_the_time_of_the_call_once_for_each_event_also_where_it_raises(mode, fails, workers):
+    async def story(loop):
+        def spend():
+            loop.now_ns += 1_000_000_000
+
+        def inline(event):
+            spend()
+            return event if not fails else 1 / 0
+
+        def iterate(event):
+            spend()
+            yield event
+            spend()
+            yield event if not fails else 1 / 0
+
+        async def await_(event):
+            await asyncio.sleep(1)
+            return event if not fails else 1 / 0
+
+        async def stream(event):
+            await asyncio.sleep(1)
+            yield event
+            await asyncio.sleep(1)
+            yield event if not fails else 1 / 0
+
+        async def slow(event):
+            await asyncio.sleep(10)
+            return event
+
+        call = {"inline": inline, "iterate": iterate, "await": await_, "stream": stream}[mode]
+        behaviours = {
+            "src": source(burst(4)),
+            "work": Behaviour(mode, call),
+            "slow": Behaviour("await", slow),
+            "sink": Seen().behaviour(),
+            "failures": Seen().behaviour(),
+        }
+        edges = [("src", "work"), ("work", "slow"), ("slow", "sink"), ("work", "failures", "error")]
+        policies = {"slow": {"queue": 1}}
+        if mode in ("await", "stream"):
+            policies["work"] = {"workers": workers}
+        run = make_run(loop, behaviours, edges, policies)
+        await run.run("go")
+        work = run.guardians["work"]
+        each = 1 if mode in ("inline", "await") else 2
+        assert work.service_ns == 4 * each * 1_000_000_000
+        assert work.histogram[(each * 1_000_000_000).bit_length()] == sum(work.histogram) == work.processed == 4
+
+    virtual.run(story)
+
+
+def test_call_that_fails_the_run_books_its_time_too():
+    async def story(loop):
+        def bad(_event):
+            loop.now_ns += 1_000_000_000
+            raise Boom
+
+        def bad_too(_event):
+            yield bad(None)
+
+        for mode, call in (("inline", bad), ("iterate", bad_too)):
+            run = make_run(loop, {"bad": Behaviour(mode, call), "sink": Seen().behaviour()}, [("bad", "sink")])
+            with pytest.raises(RunError):
+                await run.run("go")
+            assert (run.guardians["bad"].service_ns, run.guardians["bad"].processed) == (1_000_000_000, 1)
+
+    virtual.run(story)
+
+
 def test_workers_serve_at_the_same_time():
     async def story(loop):
         lab = Lab()
