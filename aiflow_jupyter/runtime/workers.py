@@ -231,7 +231,8 @@ class WorkerGuardian(Guardian):
         if self._ordered:
             if self.queue:
                 self._wake()
-            await self._turn(ticket)
+            if ticket != self._head:
+                await self._turn(ticket)
         self._fenced = self._loose
         if self._due(event):
             for out in self._passing(event):
@@ -248,7 +249,6 @@ class WorkerGuardian(Guardian):
         scheduler = self.scheduler
         clock = scheduler.clock
         stream = self.call(event)
-        mine = not self._ordered
         lineage = event.lineage
         failure: BaseException | None = None
         took = 0
@@ -258,9 +258,8 @@ class WorkerGuardian(Guardian):
             async for out in stream:
                 took += clock() - start
                 lineage = out.lineage
-                if not mine:
+                if ticket != self._head:  # both stay 0 where there is no order
                     await self._turn(ticket)
-                    mine = True
                 await self._send(out, worker)
                 start = clock()
                 if start >= scheduler.slice_end:
@@ -277,7 +276,7 @@ class WorkerGuardian(Guardian):
         finally:
             await stream.aclose()
             self._served(took)
-        if not mine:
+        if ticket != self._head:
             await self._turn(ticket)
         if failure is not None:
             for out in self._failure(event, failure, lineage):
@@ -300,11 +299,10 @@ class WorkerGuardian(Guardian):
         await self._release(worker)
 
     async def _turn(self, ticket: int) -> None:
-        """Wait until all earlier tickets have left."""
-        if ticket != self._head:
-            turn: asyncio.Future[bool] = self.scheduler.loop.create_future()
-            self._turns[ticket] = (turn, None)
-            await turn
+        """Wait until all earlier tickets have left; there is one that has not."""
+        turn: asyncio.Future[bool] = self.scheduler.loop.create_future()
+        self._turns[ticket] = (turn, None)
+        await turn
 
     async def _release(self, worker: _Worker) -> None:
         """Give the turn on: emit the held results that follow, then let the next waiting worker go."""
