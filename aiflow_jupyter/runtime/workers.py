@@ -231,8 +231,7 @@ class WorkerGuardian(Guardian):
         if self._ordered:
             if self.queue:
                 self._wake()
-            if ticket != self._head:
-                await self._turn(ticket)
+            await self._turn(ticket)
         self._fenced = self._loose
         if self._due(event):
             for out in self._passing(event):
@@ -276,8 +275,7 @@ class WorkerGuardian(Guardian):
         finally:
             await stream.aclose()
             self._served(took)
-        if ticket != self._head:
-            await self._turn(ticket)
+        await self._turn(ticket)
         if failure is not None:
             for out in self._failure(event, failure, lineage):
                 await self._send(out, worker)
@@ -299,10 +297,11 @@ class WorkerGuardian(Guardian):
         await self._release(worker)
 
     async def _turn(self, ticket: int) -> None:
-        """Wait until all earlier tickets have left; there is one that has not."""
-        turn: asyncio.Future[bool] = self.scheduler.loop.create_future()
-        self._turns[ticket] = (turn, None)
-        await turn
+        """Wait until all earlier tickets have left."""
+        if ticket != self._head:
+            turn: asyncio.Future[bool] = self.scheduler.loop.create_future()
+            self._turns[ticket] = (turn, None)
+            await turn
 
     async def _release(self, worker: _Worker) -> None:
         """Give the turn on: emit the held results that follow, then let the next waiting worker go."""
