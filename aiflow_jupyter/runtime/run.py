@@ -1,8 +1,10 @@
 """A run: one execution of a graph that passed its checks.
 
-    READY --start--> RUNNING --every node took `end`--> DONE
-                        |----a node without an error port raised--> FAILED      (what was delivered is kept)
-                        `----cancel---------------------------------> CANCELLED
+    READY --start, offer--> RUNNING --every node took `end`--> DONE
+                               |----a node without an error port raised--> FAILED      (what was delivered is kept)
+                               `----cancel---------------------------------> CANCELLED
+
+`offer` puts values in as long as the inputs are open; `start` puts the last one in and closes them.
 
 When `await run.cancel()` returns, nothing more is emitted, no new call starts, no asynchronous code of the run runs and
 the provider's connection is closed. A user's thread can't be killed: its result is discarded, and `still_running`
@@ -131,6 +133,7 @@ class Run:
         self._failed_node: str | None = None
         self._threads: dict[str, NodeThreads] = {}
         self._offers = 0
+        self._shut = False
         self._senders: set[_Sender] = set()
         asked: Counter[str] = Counter()
         self._closing: asyncio.Task[None] | None = None
@@ -183,7 +186,7 @@ class Run:
     # -- the life of a run
 
     async def start(self, value: Any, *, to: str | None = None) -> None:
-        """Hand the run's one input to the graph and close its inputs.
+        """Hand the run's one input (or the last one, after `offer`) to the graph and close its inputs.
 
         Args:
             value: the payload; for `generate` a text or a list of messages.
@@ -191,6 +194,7 @@ class Run:
 
         Raises:
             CommandError: `to` is missing or is no input.
+            RunError: the inputs are closed, or the run is over.
         """
         inputs = self.spec.inputs()
         if to is None and len(inputs) > 1:
@@ -201,22 +205,36 @@ class Run:
             raise CommandError(
                 f"{to!r} is no input of the graph", code="AF806", hint=f"its inputs: {', '.join(inputs)}"
             )
-        self.state = "running"
-        self._started = self._scheduler.clock()
-        await self.offer(to or inputs[0], value)
+        self._begin()
+        self._shut = True
+        await self._put_in(to or inputs[0], value)
+        if waiting := [sender.future for sender in self._senders if sender.future is not None]:
+            await asyncio.wait(waiting)  # what was offered before goes in before the inputs close
         for node in inputs:
             self.guardians[node].signal(Event("end", source="run"))
         self._scheduler.run_ready()
 
     async def offer(self, node: str, value: Any) -> None:
-        """Put a value into a node's queue, waiting while it is full.
+        """Put a value into a node's queue, waiting while it is full; the first one begins the run.
 
         Raises:
-            RunError: the run is over, or failed before the value was taken in.
+            RunError: the inputs are closed, the run is over, or it failed before the value was taken in.
             RunCancelled: it was cancelled.
         """
+        self._begin()
+        await self._put_in(node, value)
+
+    def _begin(self) -> None:
+        """See that the run takes something in, and is running from the first time on."""
         if self.state not in ("ready", "running"):
             raise self._over_error()
+        if self._shut:
+            raise RunError("the run's inputs are closed: it takes nothing in any more", code="AF605")
+        if self.state == "ready":
+            self.state = "running"
+            self._started = self._scheduler.clock()
+
+    async def _put_in(self, node: str, value: Any) -> None:
         guardian = self.guardians[node]
         now = self._scheduler.clock()
         event = Event("value", value, source="run", sequence=self._offers, time=now, lineage=str(self._offers))

@@ -437,7 +437,7 @@ def test_offer_that_waits_is_told_when_the_run_ends():
 
         behaviours = {"in": Behaviour("await", never), "sink": Seen().behaviour()}
         run = make_run(loop, behaviours, [("in", "sink")], {"in": {"queue": 1}})
-        await run.start("go")
+        await run.offer("in", 0)
         await asyncio.sleep(1)
         await run.offer("in", 1)
         waiting = asyncio.ensure_future(run.offer("in", 2))
@@ -459,6 +459,48 @@ def test_offer_to_a_run_that_is_done_is_refused():
         with pytest.raises(RunError, match="over") as raised:
             await run.offer("in", 1)
         assert raised.value.code == "AF605"
+
+    virtual.run(story)
+
+
+def test_offer_begins_the_run_and_a_failure_before_its_start_fails_it():
+    async def story(loop):
+        def bad(_event):
+            raise Boom("early")
+
+        run = make_run(loop, {"in": Behaviour("inline", bad), "sink": Seen().behaviour()}, [("in", "sink")])
+        await run.offer("in", 1)
+        assert run.state == "failed"
+        with pytest.raises(RunError, match="'in' failed"):
+            await run.wait()
+        with pytest.raises(RunError, match="'in' failed"):
+            await run.start(2)
+        assert run.status().nodes[0].first_s == 0
+
+    virtual.run(story)
+
+
+def test_offer_behind_the_end_of_the_inputs_is_refused_and_what_was_offered_before_is_not_lost():
+    async def story(loop):
+        async def slow(event):
+            await asyncio.sleep(1)
+            return event
+
+        seen = Seen()
+        behaviours = {"a": Behaviour("await", slow), "b": Behaviour("await", slow), "sink": seen.behaviour()}
+        run = make_run(loop, behaviours, [("a", "sink"), ("b", "sink")], {"b": {"queue": 1}})
+        offers = [asyncio.ensure_future(run.offer("b", number)) for number in range(5)]
+        await asyncio.sleep(0.5)
+        start = asyncio.ensure_future(run.start(5, to="a"))
+        await asyncio.sleep(0)
+        for refused in (run.offer("b", 6), run.offer("a", 6), run.start(6, to="a")):
+            with pytest.raises(RunError, match="inputs are closed") as raised:
+                await refused
+            assert raised.value.code == "AF605"
+        await asyncio.gather(start, *offers)
+        await run.wait()
+        assert sorted(seen.data) == [0, 1, 2, 3, 4, 5]
+        assert seen.events[-1].kind == "end"
 
     virtual.run(story)
 
