@@ -210,6 +210,7 @@ class Run:
         await self._put_in(to or inputs[0], value)
         if waiting := [sender.future for sender in self._senders if sender.future is not None]:
             await asyncio.wait(waiting)  # what was offered before goes in before the inputs close
+        self._scheduler.enter(self, self._scheduler.clock())
         for node in inputs:
             self.guardians[node].signal(Event("end", source="run"))
         self._scheduler.run_ready()

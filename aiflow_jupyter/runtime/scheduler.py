@@ -43,6 +43,10 @@ class Scheduler:
     Args:
         loop: the event loop that runs the guardians.
         clock: monotonic nanoseconds; pass a virtual one in tests.
+
+    Attributes:
+        current: the guardian whose call was started last in this turn of the loop, None when the turn is over: whoever
+            finds the loop held, from another thread, can name it.
     """
 
     __slots__ = (
@@ -105,7 +109,7 @@ class Scheduler:
 
     def _next_turn(self) -> None:
         self._armed = False
-        self.owner = None
+        self.owner = self.current = None
         self.slice_ns = max(MIN_SLICE_NS, SLICE_NS // max(1, self._used))
         self._used = 0
         now = self.clock()

@@ -171,6 +171,8 @@ class WorkerGuardian(Guardian):
                 await self._control(ticket, event, worker)
                 now = clock()
                 continue
+            if scheduler.owner is not worker:
+                scheduler.enter(worker, now)
             self._in_service += 1
             try:
                 self.wait_ns += now - stamp
@@ -247,12 +249,12 @@ class WorkerGuardian(Guardian):
         """
         scheduler = self.scheduler
         clock = scheduler.clock
+        scheduler.current = self
         stream = self.call(event)
         lineage = event.lineage
         failure: BaseException | None = None
         took = 0
         start = clock()
-        scheduler.current = self
         try:
             async for out in stream:
                 took += clock() - start
@@ -264,6 +266,7 @@ class WorkerGuardian(Guardian):
                 if start >= scheduler.slice_end:
                     await scheduler.yield_slice()
                     start = clock()
+                scheduler.enter(worker, start)
                 scheduler.current = self
         except (*RAISED, asyncio.CancelledError) as error:
             if _told_to_stop(error):
@@ -349,16 +352,15 @@ class WorkerGuardian(Guardian):
 
     async def _taken(self, worker: _Worker, since: int) -> None:
         """Wait until every receiver has taken the output."""
+        scheduler = self.scheduler
         self._blocked += 1
-        worker.future = self.scheduler.loop.create_future()
+        worker.future = scheduler.loop.create_future()
         try:
             await worker.future
         finally:
             worker.future = None
             self._blocked -= 1
-            self.blocked_ns += self.scheduler.clock() - since
-            if self.scheduler.ready:
-                self.scheduler.run_ready()
+            self.blocked_ns += scheduler.clock() - since
 
     def _finished(self) -> None:
         super()._finished()

@@ -505,6 +505,33 @@ def test_offer_behind_the_end_of_the_inputs_is_refused_and_what_was_offered_befo
     virtual.run(story)
 
 
+@pytest.mark.parametrize("mode", ["inline", "iterate", "await", "stream"])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_scheduler_names_a_node_only_in_the_turn_in_which_it_was_called(mode, keeps):
+    async def story(loop):
+        lab = Lab()
+        scheduler = Scheduler(loop, loop.clock)
+        called = []
+
+        async def idle(_event):
+            for number in range(5):
+                yield Event("value", number)
+                await asyncio.sleep(1)
+
+        work = lab.node("work", mode, delay=lambda _n: 0.3, keeps=lambda _n: keeps)
+        call = work.call
+        work.call = lambda event: called.append(scheduler.current.node) or call(event)
+        behaviours = {"src": Behaviour("stream", idle), "work": work, "sink": Seen().behaviour()}
+        lab.run = make_run(loop, behaviours, [("src", "work"), ("work", "sink")], scheduler=scheduler)
+        running = asyncio.ensure_future(lab.run.run("go"))
+        while not running.done():
+            await asyncio.sleep(0.1)  # a timer: the turn before is over
+            assert scheduler.current is None
+        assert called == ["work"] * 5
+
+    virtual.run(story)
+
+
 # -- stacks, many runs, fairness
 
 
