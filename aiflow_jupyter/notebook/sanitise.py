@@ -2,8 +2,12 @@
 
 What comes out holds no raw HTML but `<code>` with escaped content, no link with a scheme other than http, https or
 mailto, and no image (an image becomes a link, so nothing is fetched by looking). It does not rely on reading Markdown
-exactly as the front end does: outside of fenced blocks every `<` and every other mark of a fence is escaped, and a
-fenced block is kept only where every dialect agrees that it is one (at the left margin, closed, blank lines around it).
+exactly as the front end does: outside of fenced blocks every `<`, every `"` and every other mark of a fence is
+escaped, and a fenced block is kept only where every dialect agrees that it is one (at the left margin, closed, blank
+lines around it), with a language only if that merely colours it.
+
+The `"` matters because JupyterLab takes mathematics out before it reads the Markdown and puts it back into the finished
+HTML: inside a link's address a quote would end the attribute, and what follows would be attributes of the model's own.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import html
 import re
 
 _FENCE = re.compile(r"^(?P<indent>[ \t]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?)(?P<mark>`{3,}|~{3,})(?P<info>[^`\n]*)$")
-_ACTS = re.compile(r"<|\]\(|\]:|!\[|ftp://", re.IGNORECASE)
+_ACTS = re.compile(r"[<\"]|\]\(|\]:|!\[|ftp://", re.IGNORECASE)
 _FTP = re.compile(r"(ftp)://", re.IGNORECASE)
 _FENCE_MARK = re.compile(r"`{3,}|~{3,}")
 # Every pattern is linear on any text: a hostile answer may not hold the loop. (Of the runs of one length
@@ -24,6 +28,15 @@ _DEFINITION = re.compile(r"\]:")
 _SCHEME = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.\-]*):")
 _ALLOWED_SCHEMES = frozenset({"http", "https", "mailto"})
 _UNSEEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+_LONE = re.compile(r"[\ud800-\udfff]")
+_COLOURED = frozenset(
+    """asm awk bash bibtex c c++ clojure cmake console cpp cs csharp css csv cuda cython diff dockerfile elixir erlang
+    f90 fish fortran fsharp go graphql haskell html http ini ipython java javascript js json jsx julia kotlin latex
+    less lisp lua make makefile markdown matlab md nginx nim objc ocaml octave pascal perl php plaintext powershell
+    prolog py pycon python python3 r rb ruby rust sas scala scheme scss sh shell sql stata swift tcl tex text toml ts
+    tsx txt typescript vb verilog vhdl vim xml yaml yml zig zsh""".split()  # noqa: SIM905 - a list would fill a screen
+)
+"""Languages that a front end colours; others (mermaid, vega, ...) it may draw, and fetch what is in them."""
 _AFTER_SCHEME = re.compile(r"[/?#)]")
 _FAR = 300
 _BETWEEN = re.compile(r"[\s\x00-\x20\\]+")
@@ -39,7 +52,7 @@ def sanitise(text: str) -> str:
     prose: list[str] = []
     fence: list[str] | None = None
     mark = indent = info = ""
-    for line in _UNSEEN.sub("", text.replace("\r\n", "\n").replace("\r", "\n")).split("\n"):
+    for line in _UNSEEN.sub("", encodable(text).replace("\r\n", "\n").replace("\r", "\n")).split("\n"):
         if fence is not None:
             bare = line.strip()
             if bare and len(bare) >= len(mark) and set(bare) == {mark[0]}:
@@ -65,15 +78,23 @@ def sanitise(text: str) -> str:
     return "\n".join(out)
 
 
+def encodable(text: str) -> str:
+    """The text with what no encoding can hold, halves of a character, shown as such."""
+    return _LONE.sub("\ufffd", text)
+
+
 def plain(text: str) -> str:
     """The text for a terminal: control characters, which could steer it, are taken out."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", "", text.replace("\r\n", "\n"))
+    text = encodable(text).replace("\r\n", "\n")
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", "", text)
 
 
 def _fenced(lines: list[str], info: str) -> str:
     longest = max((len(run) for run in re.findall(r"`+", "\n".join(lines))), default=0)
     mark = "`" * max(3, longest + 1)
-    language = re.sub(r"[^\w+#.\-]", "", info.split(maxsplit=1)[0])[:30] if info.strip() else ""
+    language = info.split(maxsplit=1)[0].lower() if info.strip() else ""
+    if language not in _COLOURED:
+        language = ""
     return "\n".join(["", mark + language, *lines, mark, ""])
 
 
@@ -92,7 +113,7 @@ def _prose(text: str) -> str:
 
 def _escape(text: str) -> str:
     # What was not taken as a fence may not be one for another reader either; `ftp:` would become a link by itself.
-    text = _FENCE_MARK.sub(lambda match: literal(match[0]), text.replace("<", "&lt;"))
+    text = _FENCE_MARK.sub(lambda match: literal(match[0]), text.replace("<", "&lt;").replace('"', "&quot;"))
     return _FTP.sub(r"\1&#58;//", text)
 
 

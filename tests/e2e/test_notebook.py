@@ -216,7 +216,11 @@ def test_a_hostile_answer_is_shown_as_text(open_lab, page):
     hostile = (
         "<script>window.pwned = 1</script> <img src=x onerror='window.pwned = 2'> [link](javascript:window.pwned=3) "
         "![remote](http://203.0.113.1/x.png)\n\n```html\n<script>window.pwned = 4</script>\n```\n"
-        "`unclosed <img src=x onerror=window.pwned=5>\n\n$`$ <svg onload=window.pwned=6>"
+        "`unclosed <img src=x onerror=window.pwned=5>\n\n$`$ <svg onload=window.pwned=6>\n\n"
+        '[m](http://e/$"style="animation:fa-spin;animation-duration:1s"onanimationstart="window.pwned=7"$)\n\n'
+        '[t](http://e "$" onmouseover="window.pwned=8" $")\n\nhttp://e/$"onmouseover="window.pwned=9"x="$\n\n'
+        '[c](http://e/\\begin{x}`"style="animation:fa-spin 1s"onanimationstart="window.pwned=10"`\\end{x})\n\n'
+        "```mermaid\ngraph LR\nA[\"<img src='http://203.0.113.1/a.png'>\"]\n```\n"
     )
     source = f"""
 from aiflow_jupyter.notebook.answer import AnswerView
@@ -232,7 +236,14 @@ for char in {hostile!r}:
     page.wait_for_timeout(500)
     assert page.evaluate("window.pwned") is None
     output = lab.output(0).first
-    assert output.locator("script, img, svg, [onerror], [onload]").count() == 0
+    page.wait_for_timeout(1500)
+    assert page.evaluate("window.pwned") is None
+    acting = output.evaluate(
+        """root => [...root.querySelectorAll("*")].flatMap(e => [...e.attributes].map(a => a.name))
+          .filter(name => name.startsWith("on") || name === "style")"""
+    )
+    assert [name for name in acting if name.startswith("on")] == []
+    assert output.locator("script, img, svg, [onerror], [onload], [onanimationstart], .mermaid").count() == 0
     assert output.locator('a[href^="javascript"]').count() == 0
     expect(output).to_contain_text("<script>window.pwned = 1</script>")
 
