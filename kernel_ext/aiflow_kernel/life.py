@@ -146,13 +146,20 @@ class Life:
         if not self.alive:
             return
         shut = self.submit(self._shut())
+        if self.here:  # code of a run stops the host: the loop can't wait for itself
+            shut.add_done_callback(lambda _: self.loop.call_soon(self.loop.stop))
+            return
         with suppress(TimeoutError):  # code that holds the loop: the thread is a daemon and ends with the process
             shut.result(timeout=STOP_TIMEOUT_S)
+        self._let_go()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        if shut.done():
+            self._thread.join(timeout=1.0)
+
+    def _let_go(self) -> None:
+        """Let nobody wait for a run that this loop will not end."""
         for handle in list(self._live.values()):
             handle.outcome.cancel()
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        if shut.done() and not self.here:
-            self._thread.join(timeout=1.0)
 
     async def _shut(self) -> None:
         live = list(self._live.values())
@@ -166,6 +173,7 @@ class Life:
             self.loop.run_forever()
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         finally:
+            self._let_go()
             self.loop.close()
 
 

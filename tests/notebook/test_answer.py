@@ -283,3 +283,17 @@ def test_an_interrupted_wait_stops_the_run_in_one_line(the_host, provider, monke
     assert "'question'" in caught.value._render_traceback_()[0]
     assert wait(WAIT)
     assert provider.open == 0
+
+
+def test_a_host_that_is_stopped_from_its_own_loop_stops_without_waiting_for_itself(the_host):
+    from aiflow_jupyter.graph.language import parse
+    from aiflow_jupyter.operators import SIGNATURES
+
+    async def stops(text):
+        the_host.stop()
+        return text
+
+    spec = parse("n = map(stops)\nout = sink(var='out')\nn -> out", "g", SIGNATURES).spec
+    handle = the_host.start(spec, "x", functions={"stops": stops})
+    assert handle.wait(WAIT)
+    assert not the_host.running
