@@ -117,6 +117,19 @@ class _Checker:
                 "AF204",
                 ("nodes", node, "args", given[1]) if given else ("nodes", node, "operator"),
             )
+        self.workers(node, spec, signature)
+
+    def workers(self, node: str, spec: NodeSpec, signature: OperatorSignature) -> None:
+        """A node that works one event at a time has one worker."""
+        workers = spec.policy.workers
+        if workers > 1 and signature.single(spec.args):
+            how = f"{spec.operator} with inline=true" if spec.args.get("inline") else spec.operator
+            self.problem(
+                f"node {node!r}: {how} works one event at a time: workers={workers} has no effect",
+                "AF402",
+                ("nodes", node, "policy", "workers"),
+                "leave out inline=true" if spec.args.get("inline") else "leave out workers",
+            )
 
     def argument(self, node: str, operator: str, parameter: Parameter, value: Any, path: tuple[str | int, ...]) -> None:
         where = f"node {node!r}: {operator}({parameter.name}=...)"

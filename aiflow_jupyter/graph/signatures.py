@@ -31,6 +31,10 @@ class Parameter:
     least: float | None = None
 
 
+def _never(_args: Mapping[str, Any]) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorSignature:
     """How an operator is written and what passes through it.
@@ -43,6 +47,7 @@ class OperatorSignature:
         ports: for given arguments, the names of its output ports (None: any name), or no ports at all.
         sink: nothing comes out of it.
         alternatives: parameters of which exactly one has to be given.
+        single: whether a node with given arguments works one event at a time, so that it can't have several workers.
     """
 
     name: str
@@ -52,6 +57,7 @@ class OperatorSignature:
     ports: Callable[[Mapping[str, Any]], tuple[str, ...] | None] | None = None
     sink: bool = False
     alternatives: tuple[str, ...] = ()
+    single: Callable[[Mapping[str, Any]], bool] = _never
 
     def parameter(self, name: str) -> Parameter | None:
         """The parameter of that name, or None."""

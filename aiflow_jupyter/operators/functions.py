@@ -23,8 +23,13 @@ from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
 
 _PARAMETERS = (Parameter("function", "function", required=True), Parameter("inline", "boolean"))
 
-MAP_SIGNATURE = OperatorSignature("map", _PARAMETERS)
-FILTER_SIGNATURE = OperatorSignature("filter", _PARAMETERS)
+
+def _on_loop(args: Mapping[str, Any]) -> bool:
+    return args.get("inline") is True
+
+
+MAP_SIGNATURE = OperatorSignature("map", _PARAMETERS, single=_on_loop)
+FILTER_SIGNATURE = OperatorSignature("filter", _PARAMETERS, single=_on_loop)
 
 
 def map(function: Callable[..., Any], *, inline: bool | None = None) -> OperatorCall:  # noqa: A001 - the operator's name

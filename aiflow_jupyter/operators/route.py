@@ -29,6 +29,7 @@ SIGNATURE = OperatorSignature(
     "route",
     (Parameter("by", "choice_or_function", choices=("phase", "kind"), required=True),),
     ports=_ports,
+    single=lambda _args: True,
 )
 
 

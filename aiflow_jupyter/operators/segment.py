@@ -23,6 +23,7 @@ SIGNATURE = OperatorSignature(
     (Parameter("by", "choice", choices=("sentence", "line")),),
     takes=TEXT,
     gives=frozenset({"chunk"}),
+    single=lambda _args: True,
 )
 
 MOST_HELD = 4_096

@@ -22,6 +22,11 @@ from aiflow_jupyter.graph.signatures import OperatorSignature, Parameter
 from aiflow_jupyter.operators.functions import user_behaviour
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Collected, Operator
 
+
+def _on_loop(args: Mapping[str, Any]) -> bool:
+    return "jsonl" not in args and ("function" not in args or args.get("inline") is True)
+
+
 SIGNATURE = OperatorSignature(
     "sink",
     (
@@ -34,6 +39,7 @@ SIGNATURE = OperatorSignature(
     gives=frozenset(),
     sink=True,
     alternatives=("function", "var", "jsonl", "display"),
+    single=_on_loop,
 )
 
 

@@ -158,8 +158,6 @@ class Run:
         for node, spec in self.spec.nodes.items():
             behaviour, policy = behaviours[node], spec.policy
             if behaviour.mode in ("inline", "iterate"):
-                if policy.workers > 1:
-                    policy = policy.model_copy(update={"workers": 1, "reorder": 0})
                 guardians[node] = InlineGuardian(node, behaviour, policy, self._scheduler, self, cut=node in cuts)
                 continue
             if behaviour.mode == "thread":

@@ -24,7 +24,9 @@ def test_graph_without_mistakes_has_no_problems():
     ask = generate(tier="auto")
     lane = route(by="phase")
     parts = segment(by="line")
-    plain = tidy
+    plain = tidy [workers=4]
+    far = sink(jsonl="x") [workers=2]
+    plain -> far
     ask -> lane
     lane.answer -> parts -> plain -> out
     lane.else, ask.error -> out
@@ -60,6 +62,16 @@ def test_graph_without_mistakes_has_no_problems():
         ("a = tidy\nout -> a\na -> out", "AF203", "nothing comes out of 'out'", "line 2, column 1", ""),
         ("a = generate()\nb = segment()\na.error -> b\na, b -> out", "AF301", "port error", "line 3, column 1", ""),
         ("a = tidy\nb = tidy\na -> b -> a\nb -> out", "AF210", "a -> b -> a", "line 3", "without cycles"),
+        ("a = segment() [queue=9, workers=4]\na -> out", "AF402", "workers=4 has no", "line 1, column 25", "leave out"),
+        (
+            "a = map(tidy, inline=true) [workers=2]\na -> out",
+            "AF402",
+            "inline=true works",
+            "line 1, column 29",
+            "inline",
+        ),
+        ('a = tidy\nb = sink(var="y") [workers=2]\na -> b, out', "AF402", "one event at", "line 2, column 20", ""),
+        ('a = route(by="kind") [workers=2]\na.x -> out', "AF402", "one event at a time", "line 1, column 23", ""),
         ("a = tidy\na -> a\na -> out", "AF210", "a -> a", "line 2", "without cycles"),
     ],
 )
