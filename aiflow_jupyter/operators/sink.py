@@ -78,7 +78,7 @@ def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
 
 
 def _jsonl(path: Path, binding: Binding) -> Behaviour:
-    """Appends in a thread: a disk (or a network file system) may be slow."""
+    """Appends, and closes, in a thread: a disk (or a network file system) may be slow."""
     opened: list[IO[str]] = []
     alone = threading.Lock()  # the node may have several workers
 

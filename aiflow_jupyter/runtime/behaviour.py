@@ -32,7 +32,8 @@ class Behaviour:
         port: names the port that a data event leaves by, for operators that route.
         answers: this node starts answers of its own, each with a lineage of its own, so `finish` events from upstream
             end at it.
-        close: releases what the node holds open, after its last event or at cancel.
+        close: releases what the node holds open, after its last event or at cancel; for `thread` in a thread, once
+            every call has returned.
     """
 
     mode: Mode

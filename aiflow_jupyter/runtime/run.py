@@ -17,7 +17,8 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from aiflow_jupyter.errors import AiflowError, CommandError, ConfigError, RunCancelled, RunError
@@ -161,7 +162,7 @@ class Run:
                 guardians[node] = InlineGuardian(node, behaviour, policy, self._scheduler, self, cut=node in cuts)
                 continue
             if behaviour.mode == "thread":
-                behaviour.call = self._threaded(node, behaviour.call, policy.workers)
+                behaviour = self._threaded(node, behaviour, policy.workers)
             guardians[node] = WorkerGuardian(node, behaviour, policy, self._scheduler, self)
         ports: dict[str, dict[str, list[Guardian]]] = {node: {} for node in guardians}
         for edge in self.spec.edges:
@@ -173,13 +174,11 @@ class Run:
             guardians[node].inputs += 1
         return guardians
 
-    def _threaded(self, node: str, function: Callable[[Event], Any], workers: int) -> Callable[[Event], Any]:
+    def _threaded(self, node: str, behaviour: Behaviour, workers: int) -> Behaviour:
+        """The same behaviour as coroutines see it: its calls, and its close after the last of them, are in threads."""
         threads = self._threads[node] = NodeThreads(node, workers, self._scheduler.loop)
-
-        def call(event: Event) -> asyncio.Future[Any]:
-            return threads.submit(function, event)
-
-        return call
+        close = behaviour.close and partial(threads.close, behaviour.close)
+        return replace(behaviour, call=partial(threads.submit, behaviour.call), close=close)
 
     # -- the life of a run
 

@@ -7,6 +7,7 @@ from shutting down. These are daemon threads: a function that does not return de
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import queue
 import threading
@@ -34,7 +35,10 @@ class NodeThreads:
         self._context = contextvars.copy_context()
         self._lock = threading.Lock()
         self._running = 0
+        self._alive = 0
         self._closed = False
+        self._last: Callable[[], Any] | None = None
+        self._ended = loop.create_future()
 
     def submit(self, function: Callable[[Any], Any], argument: Any) -> asyncio.Future[Any]:
         """Call `function(argument)` in a thread; the future is cancelled without stopping the thread."""
@@ -42,6 +46,8 @@ class NodeThreads:
         if len(self._threads) < self._workers:
             thread = threading.Thread(target=self._run, name=f"aiflow:{self._node}", daemon=True)
             self._threads.append(thread)
+            with self._lock:
+                self._alive += 1
             thread.start()
         context = self._context.copy()
         self._tasks.put((lambda: context.run(function, argument), future))
@@ -52,14 +58,46 @@ class NodeThreads:
         """How many calls are in a thread right now."""
         return self._running
 
-    def close(self) -> None:
-        """Let the threads end; one that is in a call ends after it."""
+    def close(self, last: Callable[[], Any] | None = None) -> asyncio.Future[None]:
+        """Let the threads end; one that is in a call ends after it.
+
+        Args:
+            last: called by the thread that ends last, so that it meets none of the calls and holds no loop up.
+
+        Returns:
+            done when all threads have ended.
+        """
         with self._lock:
             self._closed = True
+            self._last = last or self._last
+            alive = self._alive
         for _ in self._threads:
             self._tasks.put(None)
+        if not alive and not self._ended.done():
+            self._ended.set_result(None)
+        return self._ended
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        finally:
+            with self._lock:
+                self._alive -= 1
+                through = not self._alive
+            if through:
+                self._end()
+
+    def _end(self) -> None:
+        error: BaseException | None = None
+        try:
+            if self._last is not None:
+                self._last()
+        except Exception as raised:  # noqa: BLE001 - handed to the loop
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(_settle, self._ended, None, error)
+
+    def _serve(self) -> None:
         while (task := self._tasks.get()) is not None:
             call, future = task
             with self._lock:  # after `close` a call is either counted as running or never starts

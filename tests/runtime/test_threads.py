@@ -103,6 +103,38 @@ async def test_hanging_function_is_named_and_does_not_hold_cancel_up():
     assert seen.events == []
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_what_a_node_holds_open_is_closed_off_the_loop_after_its_last_call_has_returned(workers):
+    let_go, started, said = threading.Event(), threading.Event(), []
+
+    def work(event):
+        started.set()
+        let_go.wait(20)
+        said.append("returned")
+        return event
+
+    def close():
+        said.append(threading.current_thread().name)
+
+    loop = asyncio.get_running_loop()
+    behaviours = {"work": Behaviour("thread", work, close=close), "sink": Seen().behaviour()}
+    policies = {"work": {"workers": workers}}
+    run = make_run(loop, behaviours, [("work", "sink")], policies, scheduler=Scheduler(loop))
+    await run.offer("work", 1)
+    await until(started.is_set)
+    before = time.perf_counter()
+    await run.cancel()
+    assert said == []
+    assert run.still_running == ["work"]
+    assert time.perf_counter() - before < 10
+    let_go.set()
+    await until(lambda: len(said) == 2)
+    assert said == ["returned", "aiflow:work"]
+    said.clear()
+    await make_run(loop, behaviours, [("work", "sink")], policies, scheduler=Scheduler(loop)).run("go")
+    assert said == ["returned", "aiflow:work"]
+
+
 async def test_late_result_of_a_cancelled_run_is_discarded():
     let_go, started = threading.Event(), threading.Event()
 
