@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from aiflow_jupyter.errors import ConfigError
+from aiflow_jupyter.errors import ConfigError, RunError
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph.builder import OperatorCall, call
 from aiflow_jupyter.graph.signatures import OperatorSignature, Parameter
@@ -47,9 +47,9 @@ def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
     """The behaviour of `route`."""
     by = args["by"]
     if by == "phase":
-        return Behaviour("inline", _same, port=_phase)
+        return Behaviour("inline", _by_phase, routes=True)
     if by == "kind":
-        return Behaviour("inline", _same, port=_kind)
+        return Behaviour("inline", _by_kind, routes=True)
     function = binding.functions.get(by)
     if function is None:
         raise ConfigError(
@@ -64,26 +64,26 @@ def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
             hint="have a map before it look up what it needs",
         )
     whole = wants_event(function)
-    chosen: dict[str, str] = {}
 
-    def choose(event: Event) -> Event:
-        # Called inside the guarded call, so that a failing function is the node's failure; `port` then only reads.
-        chosen["port"] = str(function(event if whole else event.payload))
-        return event
+    def by_function(event: Event) -> tuple[str, Event]:
+        port = str(function(event if whole else event.payload))
+        if port == "error":
+            raise RunError(
+                f"{by!r} returned 'error', which is the port of the node's own failures",
+                code="AF303",
+                hint="give the lane another name",
+            )
+        return port, event
 
-    return Behaviour("inline", choose, port=lambda _event: chosen["port"])
-
-
-def _same(event: Event) -> Event:
-    return event
-
-
-def _phase(event: Event) -> str:
-    return event.meta.get("phase") or "else"
+    return Behaviour("inline", by_function, routes=True)
 
 
-def _kind(event: Event) -> str:
-    return event.kind
+def _by_phase(event: Event) -> tuple[str, Event]:
+    return event.meta.get("phase") or "else", event
+
+
+def _by_kind(event: Event) -> tuple[str, Event]:
+    return event.kind, event
 
 
 ROUTE = Operator(SIGNATURE, bind)

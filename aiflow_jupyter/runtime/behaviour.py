@@ -29,7 +29,7 @@ class Behaviour:
             function, run in the node's own threads).
         call: takes a data event; returns as `mode` says.
         flush: called with a `finish`, `end` or `error` event before it passes on; yields what was held back.
-        port: names the port that a data event leaves by, for operators that route.
+        routes: call (of `inline`) returns the port that the event leaves by, and the event.
         answers: this node starts answers of its own, each with a lineage of its own, so `finish` events from upstream
             end at it.
         close: releases what the node holds open, after its last event or at cancel; for `thread` in a thread, once
@@ -39,7 +39,7 @@ class Behaviour:
     mode: Mode
     call: Callable[[Event], Any]
     flush: Callable[[Event], Iterable[Event]] | None = None
-    port: Callable[[Event], str] | None = None
+    routes: bool = False
     answers: bool = False
     close: Callable[[], Awaitable[None] | None] | None = None
 

@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 from aiflow_jupyter.errors import RunError
 from aiflow_jupyter.events import Event, Failure
@@ -157,7 +157,7 @@ class Guardian:
         """
         self.ports = {port: tuple(sorted(nodes, key=lambda g: g.inline)) for port, nodes in ports.items()}
         plain = self.ports.get("", ())
-        self.single = plain[0] if len(plain) == 1 and self.behaviour.port is None else None
+        self.single = plain[0] if len(plain) == 1 and not self.behaviour.routes else None
 
     # -- state, for people and for the bound
 
@@ -250,27 +250,23 @@ class Guardian:
 
     # -- emission
 
-    def _receivers(self, event: Event) -> tuple[Guardian, ...]:
-        port = self.behaviour.port
-        if port is None:
-            nodes = self.ports.get("", ())
-        else:
-            name = port(event)
-            nodes = self.ports.get(name) or self.ports.get("else", ())
-        if not nodes:
-            self.unrouted += 1
-        return nodes
-
-    def _emit(self, event: Event, now: int, sender: Parked) -> None:
-        """Send a data event on; afterwards `sender.pending` says how many receivers refused it."""
+    def _emit(self, out: Any, now: int, sender: Parked) -> None:
+        """Send a data event on (with its port where the node routes); `sender.pending` then counts who refused it."""
         self.emitted += 1
         receiver = self.single
         if receiver is not None:
-            if not receiver.push(event, now):
-                receiver.park(event, sender)
+            if not receiver.push(out, now):
+                receiver.park(out, sender)
             return
+        if self.behaviour.routes:
+            port, event = out
+            nodes = self.ports.get(port) or self.ports.get("else", ())
+        else:
+            event, nodes = out, self.ports.get("", ())
+        if not nodes:
+            self.unrouted += 1
         clock = self.scheduler.clock
-        for receiver in self._receivers(event):
+        for receiver in nodes:
             if not receiver.push(event, now):
                 receiver.park(event, sender)
             now = clock()

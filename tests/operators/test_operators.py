@@ -166,6 +166,15 @@ def test_route_by_a_function_and_what_it_raises_is_the_nodes_failure():
         tell(text, Scripted("x"), pick=lambda _t: 1 / 0)
 
 
+def test_route_sends_no_data_by_the_port_of_failures():
+    text = 'ask = generate()\nlane = route(by=pick)\na = sink(var="a")\nb = sink(var="b")\n'
+    text += "ask -> lane\nlane.x -> a\nlane.error -> b"
+    _, result = tell(text, Scripted("x", "error", "x"), pick=str)
+    assert result["a"] == "xx"
+    (failure,) = result.variables["b"]
+    assert (failure.node, failure.error.code) == ("lane", "AF303")
+
+
 def test_route_by_an_async_function_is_refused_before_the_run():
     async def pick(_text):
         return "a"
