@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -92,10 +92,10 @@ class _Whole:
     def __init__(self, inner: Source) -> None:
         self._inner = inner
 
-    async def stream(self, request: Request) -> AsyncIterator[Event]:
+    async def stream(self, request: Request) -> AsyncGenerator[Event, None]:
         """See `Source`."""
         events = self._inner.stream(request)
-        async with aclosing(events):  # type: ignore[type-var]
+        async with aclosing(events):
             whole = [event async for event in events]
         for event in whole:
             yield event
@@ -146,7 +146,7 @@ async def measure(source: Source, prompt: str, watch: Callable[[Run], None]) -> 
 async def _warm(source: Source, prompt: str) -> None:
     request = Request(({"role": "user", "content": prompt},), tier="local", max_tokens=1)
     events = source.stream(replace(request, temperature=0))
-    async with aclosing(events):  # type: ignore[type-var]
+    async with aclosing(events):
         async for _ in events:
             pass
 

@@ -11,7 +11,7 @@ two answers together: several for one input, or those of several models.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -99,7 +99,7 @@ def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
     system = args.get("system")
     node = binding.node
 
-    async def stream(event: Event) -> AsyncIterator[Event]:
+    async def stream(event: Event) -> AsyncGenerator[Event, None]:
         messages = messages_of(event.payload)
         if system:
             messages = (Message(role="system", content=system), *messages)
@@ -118,7 +118,7 @@ def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
             report=answer.report,
         )
         answers = source.stream(request)
-        async with aclosing(answers):  # type: ignore[type-var]
+        async with aclosing(answers):
             async for out in answers:
                 answer.note(out)
                 if out.kind == "usage":

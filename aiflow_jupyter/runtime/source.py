@@ -6,7 +6,7 @@ that `generate(tier=...)` imports neither tiers nor providers.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
 
@@ -54,11 +54,11 @@ class Source(Protocol):
     `stream` yields `token` events (`meta["phase"]` is `answer` or `reasoning`; `meta` also names `tier`, `model` and
     `provider`), `tool_fragment` events, at most one `usage`, and last exactly one `finish`. `source` is the
     provider's name, `sequence` counts from 0, `time` is stamped from `time.perf_counter_ns` on arrival. Closing the
-    iterator (or cancelling the task that reads it) closes the connection, so that the server stops generating. An
+    generator (or cancelling the task that reads it) closes the connection, so that the server stops generating. An
     answer that does not reach its `finish` raises `ProviderError`.
     """
 
-    def stream(self, request: Request) -> AsyncIterator[Event]:
+    def stream(self, request: Request) -> AsyncGenerator[Event, None]:
         """Answer `request`; see the class for what comes out."""
         ...
 
