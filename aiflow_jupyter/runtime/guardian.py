@@ -132,7 +132,7 @@ class Guardian:
         self.limit = policy.queue
         self.overflow = policy.overflow
         self.workers = policy.workers
-        self.bound = policy.queue + policy.workers + policy.held_results
+        self.bound = policy.bound
         self.inputs = 0
         self.ports: dict[str, tuple[Guardian, ...]] = {}
         self.single: Guardian | None = None
