@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from aiflow_jupyter.notebook.hosting import finish
-from aiflow_jupyter.notebook.sanitise import literal, plain, sanitise
+from aiflow_jupyter.notebook.sanitise import literal, plain, quoted, sanitise
 
 if TYPE_CHECKING:
     from aiflow_jupyter.errors import AiflowError
@@ -173,8 +173,7 @@ class AnswerView:
         text, reasoning = self.text, self.reasoning.strip()
         parts = [sanitise(text)] if text else []
         if reasoning:
-            quoted = "\n".join(f"> {line}" for line in sanitise(reasoning).split("\n"))
-            parts.insert(0, f"> *Reasoning*\n>\n{quoted}")
+            parts.insert(0, f"> *Reasoning*\n>\n{quoted(reasoning)}")
         # What comes later is added at the end, as a terminal only goes forward.
         flat = "\n\n".join(part for part in (reasoning and f"[reasoning] {reasoning}", text) if part)
         if self._waiting and not flat and not self._note:

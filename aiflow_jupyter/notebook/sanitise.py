@@ -8,15 +8,19 @@ lines around it), with a language only if that merely colours it.
 
 The `"` matters because JupyterLab takes mathematics out before it reads the Markdown and puts it back into the finished
 HTML: inside a link's address a quote would end the attribute, and what follows would be attributes of the model's own.
+It holds the place of mathematics with `@@0@@`, so no text may come out as that either, or mathematics of a fenced
+block, which keeps its quotes, could be called into an attribute.
 """
 
 from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterator
 
 _FENCE = re.compile(r"^(?P<indent>[ \t]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?)(?P<mark>`{3,}|~{3,})(?P<info>[^`\n]*)$")
-_ACTS = re.compile(r"[<\"]|\]\(|\]:|!\[|ftp://", re.IGNORECASE)
+_ACTS = re.compile(r"[<\"]|\]\(|\]:|!\[|ftp://|@(?![a-z0-9])", re.IGNORECASE)
+_AT = re.compile(r"@(?![a-zA-Z0-9])")
 _FTP = re.compile(r"(ftp)://", re.IGNORECASE)
 _FENCE_MARK = re.compile(r"`{3,}|~{3,}")
 # Every pattern is linear on any text: a hostile answer may not hold the loop. (Of the runs of one length
@@ -48,7 +52,16 @@ def sanitise(text: str) -> str:
     Args:
         text: what the model wrote so far.
     """
-    out: list[str] = []
+    return "\n".join(f"\n{part}\n" if fenced else part for fenced, part in _parts(text))
+
+
+def quoted(text: str) -> str:
+    """The safe form as a quotation: one for each part, as only a blank line keeps mathematics out of a fenced block."""
+    return "\n\n".join("> " + part.replace("\n", "\n> ") for _, part in _parts(text))
+
+
+def _parts(text: str) -> Iterator[tuple[bool, str]]:
+    """The parts in their safe form, each with whether it is a fenced block."""
     prose: list[str] = []
     fence: list[str] | None = None
     mark = indent = info = ""
@@ -56,7 +69,7 @@ def sanitise(text: str) -> str:
         if fence is not None:
             bare = line.strip()
             if bare and len(bare) >= len(mark) and set(bare) == {mark[0]}:
-                out.append(_fenced(fence, info))
+                yield True, _fenced(fence, info)
                 fence = None
             else:
                 fence.append(line.removeprefix(indent))
@@ -66,16 +79,15 @@ def sanitise(text: str) -> str:
             prose.append(line)
             continue
         if prose:
-            out.append(_prose("\n".join(prose)))
+            yield False, _prose("\n".join(prose))
             prose = []
         mark, info = opening["mark"], opening["info"]
         indent = " " * len(opening["indent"].expandtabs(4))
         fence = []
     if fence is not None:
-        out.append(_fenced(fence, info))
+        yield True, _fenced(fence, info)
     elif prose:
-        out.append(_prose("\n".join(prose)))
-    return "\n".join(out)
+        yield False, _prose("\n".join(prose))
 
 
 def encodable(text: str) -> str:
@@ -95,7 +107,7 @@ def _fenced(lines: list[str], info: str) -> str:
     language = info.split(maxsplit=1)[0].lower() if info.strip() else ""
     if language not in _COLOURED:
         language = ""
-    return "\n".join(["", mark + language, *lines, mark, ""])
+    return "\n".join([mark + language, *lines, mark])
 
 
 def _prose(text: str) -> str:
@@ -114,7 +126,7 @@ def _prose(text: str) -> str:
 def _escape(text: str) -> str:
     # What was not taken as a fence may not be one for another reader either; `ftp:` would become a link by itself.
     text = _FENCE_MARK.sub(lambda match: literal(match[0]), text.replace("<", "&lt;").replace('"', "&quot;"))
-    return _FTP.sub(r"\1&#58;//", text)
+    return _AT.sub("&#64;", _FTP.sub(r"\1&#58;//", text))
 
 
 def literal(code: str) -> str:

@@ -8,13 +8,14 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from aiflow_jupyter.notebook.sanitise import plain, sanitise
+from aiflow_jupyter.notebook.sanitise import plain, quoted, sanitise
 
 JS = Path(__file__).parents[2] / "js"
 ALLOWED_HTML = {"<code>", "</code>"}
@@ -88,6 +89,15 @@ HOSTILE = [
     "a\x0b<b>\x0c<i>",
     "\u202e<b>",
     "&lt;script&gt;alert(1)&lt;/script&gt;",
+    '[a](http://e/$"style="animation:x"onanimationstart="a=1"$)',
+    '[a](http://e/\\begin{x}`"onmouseover="a=1"`\\end{x})',
+    '[a](http://e/\\\\("onmouseover="a=1"\\\\))',
+    "[a](http://e/$'onmouseover='a=1'$ '$t$')",
+    '[a](http://e/@\\@0@@)\n\n```\n\\begin{x}"onmouseover="a=1"\\end{x}\n```',
+    '[a](http://e/ \'@\\@0@@\')\n\n```\n\\begin{x}"onmouseover="a=1"\\end{x}\n```',
+    '[a](http://e/@@0$x$@@)\n\n```\n\\begin{x}"onmouseover="a=1"\\end{x}\n```',
+    '[a](http://e/$\n```\n"onmouseover="a=1"$)\n```',
+    '[a](http://e/\\begin{x}\n\n```\n\n"onmouseover="a=1"\\end{x})\n```',
 ]  # fmt: skip
 
 
@@ -132,6 +142,54 @@ def read_by_markdown_it(text: str) -> list[tuple[str, str]]:
     return out
 
 
+JUPYTERLAB = """
+import { readFileSync } from "node:fs";
+import { marked } from "marked";
+import { gfmHeadingId } from "marked-gfm-heading-id";
+import { parseFragment } from "parse5";
+globalThis.navigator ??= {};
+const latex = readFileSync("node_modules/@jupyterlab/rendermime/lib/latex.js");
+const { removeMath, replaceMath } = await import("data:text/javascript;base64," + latex.toString("base64"));
+marked.use(gfmHeadingId());
+const look = (node) => (node.childNodes ?? []).flatMap((child) => [
+  ...(child.tagName ? [[child.tagName, Object.fromEntries(child.attrs.map(({ name, value }) => [name, value]))]] : []),
+  ...look(child),
+]);
+const texts = JSON.parse(await new Response(process.stdin).text());
+const all = texts.map((source) => {
+  const { text, math } = removeMath(source);
+  try { return look(parseFragment(replaceMath(marked.parse(text, { gfm: true }), math))); }
+  catch (error) { return [["broken", { why: String(error) }]]; }
+});
+process.stdout.write(JSON.stringify(all));
+"""
+"""What JupyterLab makes of Markdown: mathematics taken out, the rest read, mathematics put back into the HTML."""
+
+ELEMENTS = {
+    **dict.fromkeys(("p", "em", "strong", "del", "pre", "blockquote", "hr", "br", "small", "ul", "li"), ()),
+    **dict.fromkeys(("table", "thead", "tbody", "tr"), ()),
+    **dict.fromkeys(("h1", "h2", "h3", "h4", "h5", "h6"), ("id",)),
+    **dict.fromkeys(("th", "td"), ("align",)),
+    "ol": ("start",),
+    "code": ("class",),
+    "input": ("checked", "disabled", "type"),
+    "a": ("href", "title"),
+}
+"""What an answer may consist of, and what each element may say of itself."""
+
+
+def acts(element: str, attributes: dict[str, str]) -> bool:
+    """Whether an element of the finished page is more than formatted text and links to the web and mail."""
+    if element not in ELEMENTS or set(attributes) - set(ELEMENTS[element]):
+        return True
+    if not attributes.get("class", "language-").startswith("language-") or attributes.get("type", "") not in (
+        "",
+        "checkbox",
+    ):
+        return True
+    return bool(findings([("link", attributes.get("href", ""))]))
+
+
 MARKED = """
 import { marked } from "marked";
 const texts = JSON.parse(await new Response(process.stdin).text());
@@ -149,9 +207,9 @@ process.stdout.write(JSON.stringify(all));
 """
 
 
-def read_by_marked(texts: list[str]) -> list[list[tuple[str, str]]]:
+def read_by_node(program: str, texts: list[str]) -> list[list[Any]]:
     done = subprocess.run(
-        ["node", "--input-type=module", "-e", MARKED],
+        ["node", "--input-type=module", "-e", program],
         input=json.dumps(texts),
         capture_output=True,
         text=True,
@@ -159,7 +217,19 @@ def read_by_marked(texts: list[str]) -> list[list[tuple[str, str]]]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return [[(kind, value) for kind, value in found] for found in json.loads(done.stdout)]
+    return json.loads(done.stdout)
+
+
+def read_by_marked(texts: list[str]) -> list[list[tuple[str, str]]]:
+    return [[(kind, value) for kind, value in found] for found in read_by_node(MARKED, texts)]
+
+
+def what_acts_in_jupyterlab(texts: list[str]) -> list[list[str]]:
+    """For each text, the elements that act once JupyterLab has made a page of it."""
+    return [
+        [f"{element} {attributes}" for element, attributes in page if acts(element, attributes)]
+        for page in read_by_node(JUPYTERLAB, texts)
+    ]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -195,8 +265,7 @@ def test_nothing_that_acts_comes_out_of_any_mixture(text):
 def test_a_quoted_answer_stays_safe(text, data):
     """Reasoning is shown as a quotation."""
     prefix = text[: data.draw(st.integers(0, len(text)))]
-    quoted = "\n".join(f"> {line}" for line in sanitise(prefix).split("\n"))
-    assert findings(read_by_markdown_it(f"{quoted}\n\n{sanitise(text)}")) == []
+    assert findings(read_by_markdown_it(f"{quoted(prefix)}\n\n{sanitise(text)}")) == []
 
 
 def test_the_reader_of_these_tests_sees_what_acts():
@@ -225,6 +294,50 @@ def test_nothing_that_acts_comes_out_for_jupyterlabs_own_reader(require):
         if (found := findings(tokens))
     }
     assert bad == {}
+
+
+FRAGMENTS = st.one_of(
+    PIECES,
+    st.sampled_from(
+        ["$", "$$", "$x$", "\\begin{x}", "\\end{x}", "\\\\(", "\\\\)", "\\\\[", "\\\\]", "{", "}", "\\$", "@", "@@",
+         "@@0@@",
+         "@\\@0@@", "@\\@1@\\@", "0", "1", '"', "'", "&quot;", "&#34;", "&#64;", "\\", "[a](http://e/",
+         "[a](http://e/x 't')",
+         "[a](http://e/ '", "[a](<", "http://e/", "www.e.example", "a@b.example", "<http://e/>", "mailto:a@b.example",
+         "![i](http://e/", '"onmouseover="a=1"', "'onmouseover='a=1'", "|a|b|\n|:-|-|\n|", "[r]: http://e/",
+         "[r]", "\n# ",
+         "\n```\n", "\n```python\n", "\n~~~\n", "~", "~T", "~D", "- [ ] ", "*", "_", "<code>", "\n\n"]
+    ),
+)  # fmt: skip
+
+
+def quoted_and_plain(text: str) -> str:
+    return f"{quoted(text)}\n\n{sanitise(text)}"
+
+
+@pytest.mark.parametrize("shown", [sanitise, quoted, quoted_and_plain])
+def test_no_page_that_jupyterlab_makes_of_it_acts(shown, require):
+    """It takes mathematics out before it reads Markdown and puts it back into the page, inside of attributes too."""
+    there = all((JS / "node_modules" / part).is_dir() for part in ("marked", "parse5", "@jupyterlab/rendermime"))
+    require("node with JupyterLab's reader", shutil.which("node") and there, "npm ci in js/")
+    mixtures: list[str] = []
+
+    @settings(max_examples=2000, deadline=None, database=None)
+    @given(st.lists(FRAGMENTS, max_size=14).map("".join))
+    def gather(text):
+        mixtures.append(text)
+
+    gather()
+    prefixes = [text[:end] for text in HOSTILE if len(text) < 100 for end in range(len(text))]
+    texts = [*HOSTILE, *prefixes, *mixtures]
+    pages = what_acts_in_jupyterlab([shown(text) for text in texts])
+    assert {text: found for text, found in zip(texts, pages, strict=True) if found} == {}
+
+
+def test_the_reader_of_pages_sees_what_acts(require):
+    require("node with marked", shutil.which("node") and (JS / "node_modules/parse5").is_dir(), "npm ci in js/")
+    acting = ["<b>", "![x](y)", "[x](javascript:a)", '[a](http://e/$"style="x"$)', '<p onclick="x">', "<svg>"]
+    assert all(what_acts_in_jupyterlab(acting))
 
 
 @pytest.mark.parametrize(
