@@ -18,8 +18,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from aiflow_jupyter.errors import GraphError, GraphProblem
-from aiflow_jupyter.graph.language import nearest, policy_problems
 from aiflow_jupyter.graph.policy import Policy
+from aiflow_jupyter.graph.problems import nearest, policy_problems
 from aiflow_jupyter.graph.spec import EdgeSpec, GraphSpec, NodeSpec
 
 

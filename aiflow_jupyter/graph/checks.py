@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from aiflow_jupyter.errors import GraphError, GraphProblem
-from aiflow_jupyter.graph.language import MOST_PROBLEMS, Parsed, nearest, shown
+from aiflow_jupyter.graph.language import Parsed
+from aiflow_jupyter.graph.problems import MOST_PROBLEMS, nearest, shown
 from aiflow_jupyter.graph.signatures import OperatorSignature, Parameter, Signatures
 from aiflow_jupyter.graph.spec import GraphSpec, NodeSpec
 

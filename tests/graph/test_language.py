@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from aiflow_jupyter.errors import GraphError
 from aiflow_jupyter.graph.builder import Flow
-from aiflow_jupyter.graph.language import MOST_PROBLEMS, MOST_TEXT, Parsed, parse
+from aiflow_jupyter.graph.language import MOST_TEXT, Parsed, parse
+from aiflow_jupyter.graph.problems import MOST_PROBLEMS
 from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.operators import SIGNATURES, filter, generate, map, route, segment, sink  # noqa: A004
 
