@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from aiflow_jupyter.errors import AiflowError
+from aiflow_jupyter.errors import AiflowError, plain
 
 if TYPE_CHECKING:
     from aiflow_jupyter.providers.models import Model
@@ -27,9 +27,7 @@ class _Group(click.Group):
         try:
             return super().invoke(context)
         except AiflowError as error:
-            from aiflow_jupyter.notebook.sanitise import plain
-
-            click.echo(plain("\n".join(error.lines())), err=True)  # a server's words may be in it
+            click.echo(str(error), err=True)
             raise SystemExit(1) from None
 
 
@@ -48,7 +46,6 @@ def demo(*, as_json: bool, prompt: str | None) -> None:
 
     from aiflow_jupyter.bench import demo as bench
     from aiflow_jupyter.bench.terminal import LiveRun, summary
-    from aiflow_jupyter.notebook.sanitise import plain
 
     if prompt is not None and not prompt.strip():
         raise click.UsageError("the prompt is empty")
@@ -97,7 +94,6 @@ async def _ask(router: Router, question: str, system: str | None, options: dict[
     import time
     from contextlib import aclosing
 
-    from aiflow_jupyter.notebook.sanitise import plain
     from aiflow_jupyter.runtime.metrics import Answer
     from aiflow_jupyter.runtime.source import Message, Request
 

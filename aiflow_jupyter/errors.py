@@ -8,7 +8,23 @@ Codes are stable: `AF1xx` language, `AF2xx` structure, `AF3xx` types, `AF4xx` po
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+_HALF = re.compile(r"[\ud800-\udfff]")
+_STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def encodable(text: str) -> str:
+    """The text with halves of a character put together, and single ones, which no encoding can hold, shown as such."""
+    if _HALF.search(text) is None:
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def plain(text: str) -> str:
+    """The text for a terminal: control characters, which could steer it, are taken out; line ends and tabs stay."""
+    return _STEERS.sub("", encodable(text).replace("\r\n", "\n"))
 
 
 class AiflowError(Exception):
@@ -30,9 +46,9 @@ class AiflowError(Exception):
             self.code = code
 
     def lines(self) -> list[str]:
-        """The message as lines of plain text."""
+        """The message as lines of plain text; the words of a server or a file that are in it can't steer a terminal."""
         first = f"{type(self).__name__} {self.code}: {self.message}"
-        return [*first.splitlines(), *(f"  {line}" for line in self.hint.splitlines())]
+        return [*plain(first).splitlines(), *(f"  {line}" for line in plain(self.hint).splitlines())]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

@@ -9,8 +9,9 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from aiflow_jupyter.errors import plain
 from aiflow_jupyter.notebook.hosting import finish
-from aiflow_jupyter.notebook.sanitise import literal, plain, quoted, sanitise
+from aiflow_jupyter.notebook.sanitise import literal, quoted, sanitise
 
 if TYPE_CHECKING:
     from aiflow_jupyter.errors import AiflowError
@@ -76,7 +77,7 @@ class Reply:
 
     def __repr__(self) -> str:
         start = self.text if len(self.text) <= 60 else f"{self.text[:57]}..."
-        return f"<Reply {start!r} ({self.badge})>"
+        return plain(f"<Reply {start!r} ({self.badge})>")
 
     def _repr_markdown_(self) -> str:
         return sanitise(self.text)

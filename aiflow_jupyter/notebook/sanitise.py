@@ -18,6 +18,8 @@ import html
 import re
 from collections.abc import Iterator
 
+from aiflow_jupyter.errors import encodable
+
 _FENCE = re.compile(r"^(?P<indent>[ \t]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?)(?P<mark>`{3,}|~{3,})(?P<info>[^`\n]*)$")
 _ACTS = re.compile(r"[<\"]|\]\(|\]:|!\[|ftp://|@(?![a-z0-9])", re.IGNORECASE)
 _AT = re.compile(r"@(?![a-zA-Z0-9])")
@@ -32,7 +34,6 @@ _DEFINITION = re.compile(r"\]:")
 _SCHEME = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.\-]*):")
 _ALLOWED_SCHEMES = frozenset({"http", "https", "mailto"})
 _UNSEEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
-_LONE = re.compile(r"[\ud800-\udfff]")
 _COLOURED = frozenset(
     """asm awk bash bibtex c c++ clojure cmake console cpp cs csharp css csv cuda cython diff dockerfile elixir erlang
     f90 fish fortran fsharp go graphql haskell html http ini ipython java javascript js json jsx julia kotlin latex
@@ -88,17 +89,6 @@ def _parts(text: str) -> Iterator[tuple[bool, str]]:
         yield True, _fenced(fence, info)
     elif prose:
         yield False, _prose("\n".join(prose))
-
-
-def encodable(text: str) -> str:
-    """The text with what no encoding can hold, halves of a character, shown as such."""
-    return _LONE.sub("\ufffd", text)
-
-
-def plain(text: str) -> str:
-    """The text for a terminal: control characters, which could steer it, are taken out."""
-    text = encodable(text).replace("\r\n", "\n")
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", "", text)
 
 
 def _fenced(lines: list[str], info: str) -> str:

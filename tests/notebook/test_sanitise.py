@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from aiflow_jupyter.notebook.sanitise import plain, quoted, sanitise
+from aiflow_jupyter.errors import ProviderError, plain
+from aiflow_jupyter.notebook.sanitise import quoted, sanitise
 
 JS = Path(__file__).parents[2] / "js"
 ALLOWED_HTML = {"<code>", "</code>"}
@@ -410,3 +411,9 @@ def test_hostile_repetition_is_read_in_linear_work(text):
 )
 def test_plain_text_can_not_steer_a_terminal(text, shown):
     assert plain(text) == shown
+
+
+def test_a_server_s_words_in_an_error_can_not_steer_a_terminal():
+    error = ProviderError("it said \x1b[2J\x9b1m\ud800\nmore", hint="do\x07 this\r\nthen that")
+    assert error.lines() == ["ProviderError AF700: it said [2J1m\ufffd", "more", "  do this", "  then that"]
+    assert str(error) == "\n".join(error.lines()) == "\n".join(error._render_traceback_())
