@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from aiflow_jupyter.errors import ProviderError, StreamCut
+from aiflow_jupyter.errors import ProviderError, StreamCut, encodable
 from aiflow_jupyter.events import Event, Finish, Kind, Phase, ToolFragment, Usage
 
 DONE: Final = "[DONE]"
+_LONGEST_NAME: Final = 200
 _PIECES: Final[tuple[tuple[str, Phase], ...]] = (
     ("reasoning_content", "reasoning"),
     ("reasoning", "reasoning"),
@@ -50,6 +51,7 @@ class Chunks:
         self._sequence = 0
         self._usage: Usage | None = None
         self._metas: dict[Phase | None, Mapping[str, Any]] = {}
+        self._half: tuple[str, Phase] | None = None
 
     def feed(self, data: str) -> list[Event]:
         """The events that one server-sent event's data stands for.
@@ -63,19 +65,27 @@ class Chunks:
         if data.strip() == DONE:
             self.done = True
             return []
+        try:
+            return self._read(data)
+        except RecursionError as error:
+            raise self._unreadable("a piece that is nested too deeply") from error
+
+    def _read(self, data: str) -> list[Event]:
         chunk = self._chunk(data)
-        if isinstance(name := chunk.get("model"), str) and name and not self._metas:
-            self._model = name
+        if isinstance(name := chunk.get("model"), str) and not self._metas:
+            self._model = _one_line(name) or self._model
         if isinstance(usage := chunk.get("usage"), dict):
             self._usage = _usage(usage)
         events: list[Event] = []
-        for choice in chunk.get("choices") or ():
-            if isinstance(choice, dict) and choice.get("index", 0) == 0:
+        for choice in self._list(chunk, "choices"):
+            if not isinstance(choice, dict):
+                raise self._unreadable("a choice that is not an object")
+            if choice.get("index", 0) == 0:
                 events.extend(self._choice(choice))
         return events
 
     def close(self) -> list[Event]:
-        """What ends the stream: `usage` if the server said it, then `finish`.
+        """What ends the stream: a half of a character that stayed alone, `usage` if the server said it, then `finish`.
 
         Raises:
             StreamCut: no finish reason had come.
@@ -86,7 +96,9 @@ class Chunks:
                 hint="What came so far is a part of the answer. Run it again; if it breaks off again, look at the "
                 "server's log.",
             )
-        last = [self._event("usage", self._usage)] if self._usage is not None else []
+        last = [*self._left()]
+        if self._usage is not None:
+            last.append(self._event("usage", self._usage))
         return [*last, self._event("finish", Finish(self.finished, self._usage))]
 
     def _chunk(self, data: str) -> dict[str, Any]:
@@ -116,27 +128,50 @@ class Chunks:
             if phase == "reasoning" and text == reasoning:
                 continue
             reasoning = text if phase == "reasoning" else reasoning
-            yield self._event("token", text, phase)
-        for position, call in enumerate(delta.get("tool_calls") or ()):
+            yield from self._tokens(text, phase)
+        for position, call in enumerate(self._list(delta, "tool_calls")):
             yield self._event("tool_fragment", self._fragment(call, position))
         reason = choice.get("finish_reason")
         if reason == "error":
             raise self._failed(choice.get("error") or "no reason given")
+        if reason is not None and not isinstance(reason, str):
+            raise self._unreadable("a finish reason that is not text")
         if reason:
-            self.finished = str(reason)
+            self.finished = _one_line(reason)
+
+    def _tokens(self, text: str, phase: Phase) -> Iterator[Event]:
+        """The text as an event; a server that cuts between the halves of a character has them put together again."""
+        if self._half is not None and self._half[1] == phase:
+            text, self._half = self._half[0] + text, None
+        yield from self._left()
+        if "\ud800" <= text[-1] <= "\udbff":
+            text, self._half = text[:-1], (text[-1], phase)
+        if text:
+            yield self._event("token", encodable(text), phase)
+
+    def _left(self) -> Iterator[Event]:
+        """The half of a character whose other half did not come."""
+        if self._half is not None:
+            (half, phase), self._half = self._half, None
+            yield self._event("token", encodable(half), phase)
+
+    def _list(self, said: Mapping[str, Any], key: str) -> list[Any]:
+        found = said.get(key) or []
+        if not isinstance(found, list):
+            raise self._unreadable(f"`{key}` in a form that is not a list")
+        return found
 
     def _fragment(self, call: object, position: int) -> ToolFragment:
         function = call.get("function") or {} if isinstance(call, dict) else None
         if not isinstance(call, dict) or not isinstance(function, dict):
             raise self._unreadable("a tool call that is not an object")
+        texts = [call.get("id") or "", function.get("name") or "", function.get("arguments") or ""]
+        if not all(isinstance(text, str) for text in texts):
+            raise self._unreadable("a tool call whose parts are not text")
+        identifier, name, arguments = map(encodable, texts)
         index = call.get("index")
-        return ToolFragment(
-            # Servers that send a call whole may leave its index out.
-            index if isinstance(index, int) else position,
-            call.get("id") or None,
-            function.get("name") or None,
-            function.get("arguments") or "",
-        )
+        # Servers that send a call whole may leave its index out.
+        return ToolFragment(index if isinstance(index, int) else position, identifier or None, name or None, arguments)
 
     def _event(self, kind: Kind, payload: Any, phase: Phase | None = None) -> Event:
         event = Event(kind, payload, "", self._provider, self._sequence, self._clock(), "", self._meta(phase))
@@ -166,6 +201,12 @@ class Chunks:
             code="AF707",
             hint="What came so far is a part of the answer. Run it again, or look at the server's log.",
         )
+
+
+def _one_line(name: str) -> str:
+    """A name as a server gives it, in one short line that can be shown anywhere."""
+    shown = "".join(letter for letter in " ".join(name[: 4 * _LONGEST_NAME].split()) if letter.isprintable())
+    return shown[:_LONGEST_NAME]
 
 
 def _usage(said: Mapping[str, Any]) -> Usage:

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from aiflow_jupyter.errors import ConfigError, ProviderError, StreamCut
+from aiflow_jupyter.errors import ConfigError, ProviderError, StreamCut, encodable
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.providers import refusals
 from aiflow_jupyter.providers.chunks import Chunks
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import httpx
 
 _BODY: Final = 64 * 1024
+_HEADERS: Final = {"Accept": "text/event-stream", "Cache-Control": "no-store", "Content-Type": "application/json"}
 
 
 class OpenAICompatible:
@@ -149,8 +151,8 @@ class OpenAICompatible:
             message = client.build_request(
                 "POST",
                 self._address.copy_with(path=f"{self._address.path.rstrip('/')}/chat/completions"),
-                json=self._body(request),
-                headers={"Accept": "text/event-stream", "Cache-Control": "no-store", **self._headers()},
+                content=self._body(request),
+                headers={**_HEADERS, **self._headers()},
                 extensions={"trace": _connections_into(fresh)},
             )
             try:
@@ -212,7 +214,7 @@ class OpenAICompatible:
                 hint="What came so far is a part of the answer. Run it again.",
             ) from error
 
-    def _body(self, request: Request) -> dict[str, Any]:
+    def _body(self, request: Request) -> bytes:
         body: dict[str, Any] = {
             "model": request.model or self.model,
             "messages": [dict(message) for message in request.messages],
@@ -223,7 +225,13 @@ class OpenAICompatible:
             **request.extra,
             "stream": True,
         }
-        return {key: value for key, value in body.items() if value is not None}
+        given = {key: value for key, value in body.items() if value is not None}
+        try:
+            text = json.dumps(given, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"the request to {self.name} can't be written as JSON: {error}") from error
+        # Text out of a notebook may hold halves of characters, which no server reads.
+        return encodable(text).encode()
 
     def _headers(self) -> Mapping[str, str]:
         return {"Authorization": f"Bearer {self._key.reveal()}"} if self._key else {}

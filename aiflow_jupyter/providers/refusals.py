@@ -108,9 +108,10 @@ def _said(body: str) -> str:
         return "a web page, not an API's answer"
     try:
         said = json.loads(text)
-    except ValueError:
+        while isinstance(said, dict):
+            said = next((said[key] for key in ("error", "message", "detail") if said.get(key)), "")
+        said = str(said)
+    except (ValueError, RecursionError):  # no JSON, or none that a sentence is in
         said = text
-    while isinstance(said, dict):
-        said = next((said[key] for key in ("error", "message", "detail") if said.get(key)), "")
-    line = " ".join(str(said).split())
+    line = " ".join(said.split())
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
