@@ -15,23 +15,19 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from aiflow_jupyter.errors import AiflowError, CommandError, ConfigError, RunCancelled, RunError
+from aiflow_jupyter.errors import AiflowError, CommandError, RunCancelled, RunError
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph.spec import GraphSpec
-from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Collected, Operator
+from aiflow_jupyter.runtime.behaviour import Binding, Collected, Operator
 from aiflow_jupyter.runtime.guardian import Guardian
-from aiflow_jupyter.runtime.inline import CUT_EVERY, InlineGuardian
 from aiflow_jupyter.runtime.metrics import Answer, RunState, RunStatus, node_status
 from aiflow_jupyter.runtime.scheduler import Scheduler
 from aiflow_jupyter.runtime.source import Source
-from aiflow_jupyter.runtime.threads import NodeThreads
-from aiflow_jupyter.runtime.workers import WorkerGuardian
+from aiflow_jupyter.runtime.wiring import wire
 
 CLOSE_TIMEOUT_S = 2.0
 """How long `cancel` waits for a node's asynchronous code that does not end when it is cancelled."""
@@ -132,53 +128,17 @@ class Run:
         self._scheduler = scheduler
         self._started = self._ended = 0
         self._failed_node: str | None = None
-        self._threads: dict[str, NodeThreads] = {}
         self._offers = 0
         self._shut = False
         self._senders: set[_Sender] = set()
-        asked: Counter[str] = Counter()
         self._closing: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
         self._hung: list[str] = []
-        bindings = {
-            node: Binding(node, functions or {}, source, scheduler.clock, self.answers, asked, self.variables, show)
-            for node in spec.nodes
-        }
-        behaviours = {
-            node: _bind(spec.nodes[node].operator, spec.nodes[node].args, operators, bindings[node])
-            for node in spec.nodes
-        }
-        self.guardians = self._build(behaviours)
+        common = Binding(
+            "", functions or {}, source, scheduler.clock, self.answers, variables=self.variables, show=show
+        )
+        self.guardians, self._threads = wire(spec, operators, common, scheduler, self)
         self._open = len(self.guardians)
-
-    # -- building
-
-    def _build(self, behaviours: Mapping[str, Behaviour]) -> dict[str, Guardian]:
-        guardians: dict[str, Guardian] = {}
-        cuts = _cuts(self.spec, {node for node, b in behaviours.items() if b.mode in ("inline", "iterate")})
-        for node, spec in self.spec.nodes.items():
-            behaviour, policy = behaviours[node], spec.policy
-            if behaviour.mode in ("inline", "iterate"):
-                guardians[node] = InlineGuardian(node, behaviour, policy, self._scheduler, self, cut=node in cuts)
-                continue
-            if behaviour.mode == "thread":
-                behaviour = self._threaded(node, behaviour, policy.workers)
-            guardians[node] = WorkerGuardian(node, behaviour, policy, self._scheduler, self)
-        ports: dict[str, dict[str, list[Guardian]]] = {node: {} for node in guardians}
-        for edge in self.spec.edges:
-            ports[edge.source].setdefault(edge.port or "", []).append(guardians[edge.target])
-            guardians[edge.target].inputs += 1
-        for node, guardian in guardians.items():
-            guardian.connect(ports[node])
-        for node in self.spec.inputs():
-            guardians[node].inputs += 1
-        return guardians
-
-    def _threaded(self, node: str, behaviour: Behaviour, workers: int) -> Behaviour:
-        """The same behaviour as coroutines see it: its calls, and its close after the last of them, are in threads."""
-        threads = self._threads[node] = NodeThreads(node, workers, self._scheduler.loop)
-        close = behaviour.close and partial(threads.close, behaviour.close)
-        return replace(behaviour, call=partial(threads.submit, behaviour.call), close=close)
 
     # -- the life of a run
 
@@ -360,39 +320,6 @@ class Run:
         for threads in self._threads.values():
             threads.close()
         self._over.set()
-
-
-def _bind(operator: str, args: Mapping[str, Any], operators: Mapping[str, Operator], binding: Binding) -> Behaviour:
-    known = operators.get(operator)
-    if known is not None:
-        return known.bind(args, binding)
-    if operator in binding.functions:
-        return operators["map"].bind({"function": operator}, binding)
-    raise ConfigError(f"node {binding.node!r}: no operator or function is called {operator!r}", code="AF201")
-
-
-def _cuts(spec: GraphSpec, inline: Collection[str]) -> set[str]:
-    """The inline nodes that always queue, so that no way through the graph is a call of over `CUT_EVERY` nodes."""
-    incoming = Counter(edge.target for edge in spec.edges)
-    after: dict[str, list[str]] = {node: [] for node in spec.nodes}
-    for edge in spec.edges:
-        after[edge.source].append(edge.target)
-    nested = dict.fromkeys(spec.nodes, 0)
-    cuts = set()
-    ready = [node for node in spec.nodes if not incoming[node]]
-    while ready:
-        node = ready.pop()
-        if node not in inline:
-            nested[node] = 0
-        elif nested[node] >= CUT_EVERY - 1:
-            nested[node] = 0
-            cuts.add(node)
-        for target in after[node]:
-            nested[target] = max(nested[target], nested[node] + 1)
-            incoming[target] -= 1
-            if not incoming[target]:
-                ready.append(target)
-    return cuts
 
 
 def _joined(values: list[Any]) -> str:
