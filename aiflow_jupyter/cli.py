@@ -80,7 +80,7 @@ def demo(*, as_json: bool, prompt: str | None) -> None:
 @click.option("--tier", type=click.Choice(["auto", "local", "hpc", "cloud"]), default="auto", help="Who answers.")
 @click.option("--system", default=None, help="A system message before the question.")
 @click.option("--temperature", type=click.FloatRange(0, 10), default=None, help="0 for the likeliest token each time.")
-@click.option("--max-tokens", type=click.IntRange(min=1), default=None, help="The most tokens of the answer.")
+@click.option("--max-tokens", type=click.IntRange(1, 1_000_000), default=None, help="The most tokens of the answer.")
 @click.option("--seed", type=int, default=None, help="Makes sampling repeatable.")
 def ask(question: str, system: str | None, **options: Any) -> None:
     """Ask a question; the answer streams to the terminal."""
@@ -195,6 +195,16 @@ def bench_import(*, as_json: bool, rounds: int) -> None:
     from aiflow_jupyter.bench.imports import measure
 
     _print(measure(rounds), as_json=as_json)
+
+
+@bench.command(name="runtime")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--quick", is_flag=True, help="Much less of everything: to see that it works, not how fast it is.")
+def bench_runtime(*, as_json: bool, quick: bool) -> None:
+    """What a hop and a run cost, beside the same work written by hand with asyncio (about a minute)."""
+    from aiflow_jupyter.bench import runtime
+
+    _print(runtime.measure(runtime.QUICK if quick else None), as_json=as_json)
 
 
 @bench.command(name="relay")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiflow_jupyter.errors import plain
 from aiflow_jupyter.notebook.hosting import finish
+from aiflow_jupyter.notebook.options import require_arguments
 from aiflow_jupyter.notebook.sanitise import literal, quoted, sanitise
 
 if TYPE_CHECKING:
@@ -235,8 +236,13 @@ def ask(host: Host, prompt: str, **arguments: Any) -> Reply:
     """Ask and wait, showing nothing; see `aiflow_jupyter.ask`."""
     from aiflow_jupyter.errors import CommandError, RunError
 
+    if not isinstance(prompt, str):
+        raise CommandError(
+            f"the question is no text but {type(prompt).__name__}", code="AF802", hint='ask("Why is the sky blue?")'
+        )
     if not prompt.strip():
         raise CommandError("the question is empty", code="AF802")
+    require_arguments(arguments)
     view = AnswerView(None)
     try:
         result = finish(host.start(question(**arguments), prompt, show=view.feed))

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import argparse
+import builtins
 import difflib
 import keyword
 import re
@@ -21,6 +22,9 @@ TIERS = ("auto", "local", "hpc", "cloud")
 CELL_COMMANDS = ("ask", "graph", "run")
 LINE_COMMANDS = ("runs", "cancel", "graphs", "login", "help")
 
+MOST_TOKENS = 1_000_000
+_TAKEN = re.compile(r"In|Out|get_ipython|exit|quit|_{1,3}|_\d+|_i{1,3}|_i\d+|_[dio]h")
+"""Names that are IPython's own."""
 _INSERT = re.compile(r"\{\{([^\W\d]\w*)\}\}")
 
 
@@ -85,11 +89,44 @@ def parse_cell_line(line: str) -> argparse.Namespace:
             raise CommandError(
                 f"{value!r} is not a name", code="AF801", hint="a name is letters, digits and _, and no word of Python"
             )
-    if getattr(options, "temperature", None) is not None and not 0 <= options.temperature <= 10:
-        raise CommandError(f"--temperature is {options.temperature}, not between 0 and 10", code="AF801")
-    if getattr(options, "max_tokens", None) is not None and options.max_tokens < 1:
-        raise CommandError(f"--max-tokens is {options.max_tokens}; at least 1", code="AF801")
+    out = getattr(options, "out", None)
+    if out is not None and (_TAKEN.fullmatch(out) or hasattr(builtins, out)):
+        raise CommandError(
+            f"{out!r} is a name of Python or IPython itself, which other cells need", code="AF801", hint="-o answer"
+        )
+    if command == "ask":
+        require_arguments(vars(options), "--")
     return options
+
+
+def require_arguments(given: Mapping[str, Any], mark: str = "") -> None:
+    """Check the arguments of a question, each of which may be None or missing.
+
+    Args:
+        given: `tier`, `model`, `system`, `temperature`, `max_tokens` and `seed`; others are left alone.
+        mark: what stands before a name where the user writes it.
+
+    Raises:
+        CommandError: one has a type or value that it can't have.
+    """
+
+    def refuse(name: str, must: str) -> NoReturn:
+        said = repr(given[name])
+        shown = said if len(said) <= 60 else f"{said[:57]}..."
+        raise CommandError(f"{mark}{name.replace('_', '-') if mark else name} is {shown}, {must}", code="AF801")
+
+    for name in ("tier", "model", "system"):
+        if not isinstance(given.get(name), str | None):
+            refuse(name, "not text")
+    for name in ("temperature", "max_tokens", "seed"):
+        kind = int | float if name == "temperature" else int
+        if isinstance(given.get(name), bool) or not isinstance(given.get(name), kind | None):
+            refuse(name, "not a number" if name == "temperature" else "not a whole number")
+    temperature, most = given.get("temperature"), given.get("max_tokens")
+    if temperature is not None and not 0 <= temperature <= 10:
+        refuse("temperature", "not between 0 and 10")
+    if most is not None and not 1 <= most <= MOST_TOKENS:
+        refuse("max_tokens", f"not at least 1 and at most {MOST_TOKENS:,}")
 
 
 def parse_line(line: str) -> list[str]:
@@ -141,7 +178,7 @@ def insert(body: str, variables: Mapping[str, Any]) -> str:
     """Put variables into a body: `{{name}}` becomes the value of `name`, all other braces stay.
 
     Raises:
-        CommandError: no variable has that name.
+        CommandError: no variable has that name, or its value can't be made text.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -154,7 +191,12 @@ def insert(body: str, variables: Mapping[str, Any]) -> str:
                 code="AF803",
                 hint=f"{hint}--raw leaves braces as they are",
             )
-        return as_text(variables[name])
+        try:
+            return as_text(variables[name])
+        except Exception as error:
+            raise CommandError(
+                f"the value of {name!r} can't be made text: {type(error).__name__}", code="AF803"
+            ) from error
 
     return _INSERT.sub(value, body)
 

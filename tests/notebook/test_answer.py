@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from itertools import pairwise
 
 import pytest
 
-from aiflow_jupyter.errors import ProviderError, RunError
+from aiflow_jupyter.errors import CommandError, ProviderError, RunError
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.notebook import answer as answers
 from aiflow_jupyter.notebook.answer import AnswerView, question
@@ -297,3 +298,29 @@ def test_a_host_that_is_stopped_from_its_own_loop_stops_without_waiting_for_itse
     handle = the_host.start(spec, "x", functions={"stops": stops})
     assert handle.wait(WAIT)
     assert not the_host.running
+
+
+@pytest.mark.parametrize(
+    ("prompt", "arguments", "says"),
+    [
+        (5, {}, "no text but int"),
+        (None, {}, "no text but NoneType"),
+        (["Hi"], {}, "no text but list"),
+        (" ", {}, "empty"),
+        ("Hi", {"temperature": float("inf")}, "temperature is inf"),
+        ("Hi", {"temperature": float("nan")}, "temperature is nan"),
+        ("Hi", {"temperature": "warm"}, "not a number"),
+        ("Hi", {"temperature": True}, "not a number"),
+        ("Hi", {"system": {}}, "system is {}, not text"),
+        ("Hi", {"model": 5}, "model is 5, not text"),
+        ("Hi", {"tier": []}, "tier is [], not text"),
+        ("Hi", {"max_tokens": 10**9}, "max_tokens is 1000000000"),
+        ("Hi", {"max_tokens": 0}, "max_tokens is 0"),
+        ("Hi", {"max_tokens": 1.5}, "not a whole number"),
+        ("Hi", {"seed": "x"}, "not a whole number"),
+    ],
+)
+def test_an_argument_that_can_not_be_meant_is_one_error_that_says_so(the_host, provider, prompt, arguments, says):
+    with pytest.raises(CommandError, match=re.escape(says)):
+        answers.ask(the_host, prompt, **arguments)
+    assert provider.requests == []

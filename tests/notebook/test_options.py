@@ -74,6 +74,15 @@ def test_ask_may_be_said_in_words():
         ("--temperature -1", "between 0 and 10"),
         ("--temperature nan", "between 0 and 10"),
         ("--max-tokens 0", "at least 1"),
+        ("--max-tokens 1000001", "at most 1,000,000"),
+        ("--temperature inf", "between 0 and 10"),
+        ("-o In", "a name of Python or IPython"),
+        ("-o Out", "a name of Python or IPython"),
+        ("-o _", "a name of Python or IPython"),
+        ("-o _i3", "a name of Python or IPython"),
+        ("-o get_ipython", "a name of Python or IPython"),
+        ("-o print", "a name of Python or IPython"),
+        ("run flow -o list", "a name of Python or IPython"),
         ("--max-tokens many", "invalid int"),
         ('--system "open', "close the quotes"),
         ("--to x", "unknown option '--to'"),
@@ -177,3 +186,14 @@ def test_a_class_is_not_taken_for_a_data_frame():
             raise AssertionError
 
     assert "Frame" in as_text(Frame)
+
+
+def test_a_value_that_can_not_be_made_text_is_an_error_that_names_it():
+    class Broken:
+        def __str__(self):
+            raise RuntimeError("no")
+
+    with pytest.raises(CommandError, match="'thing' can't be made text: RuntimeError") as caught:
+        insert("a {{thing}}", {"thing": Broken()})
+    assert caught.value.code == "AF803"
+    assert isinstance(caught.value.__cause__, RuntimeError)
