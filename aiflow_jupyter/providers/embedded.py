@@ -68,7 +68,10 @@ class EmbeddedModel:
 
     @property
     def model(self) -> str:
-        """The name of the model that answers, empty as long as there is none."""
+        """The name of the model that answers, empty as long as there is none; looks at files unless an engine runs."""
+        running = self._running
+        if running and running[0].alive:  # its file may be gone or another be the default by now: this one answers
+            return running[1].model
         chosen = self._model or models.default_model()
         return chosen.name if chosen else ""
 
@@ -96,7 +99,7 @@ class EmbeddedModel:
             ProviderError: the engine could not start or refused.
             StreamCut: the answer broke off.
         """
-        served = self.model
+        served = await asyncio.to_thread(lambda: self.model) if request.model is not None else ""
         if request.model is not None and served and request.model.lower() != served.lower():
             raise ConfigError(
                 f"there is no model {request.model!r} on this machine's tier: {served!r} answers",

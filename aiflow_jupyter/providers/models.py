@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -136,12 +137,10 @@ def remove(name: str) -> None:
 def _described(path: Path, source: str) -> Model:
     """The model in the file at `path`, which is checked to be a GGUF."""
     try:
-        with path.open("rb") as file:
-            magic = file.read(len(_MAGIC))
-        size = path.stat().st_size
-    except OSError as error:
+        size, magic = _beginning(path)
+    except (OSError, ValueError) as error:
         raise ModelMissing(
-            f"the model file {path} can't be read: {error.strerror or error}",
+            f"the model file {path} can't be read: {getattr(error, 'strerror', None) or error}",
             hint=f"Name an existing GGUF file, or run `{FETCH}` for the small model.",
         ) from error
     if magic != _MAGIC:
@@ -149,6 +148,15 @@ def _described(path: Path, source: str) -> Model:
             f"{path} is not a GGUF model", hint="The embedded model serves GGUF files, as llama.cpp does."
         )
     return Model(path.stem, path, size, source)
+
+
+def _beginning(path: Path) -> tuple[int, bytes]:
+    """The size and the first bytes of an ordinary file; a pipe is not opened, which would wait for a writer."""
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise OSError("it is no ordinary file")
+    with path.open("rb") as file:
+        return about.st_size, file.read(len(_MAGIC))
 
 
 def _added() -> list[Model]:
@@ -162,11 +170,23 @@ def _added() -> list[Model]:
 
 
 def _listed() -> list[Path]:
+    file = cache_folder() / "added.json"
     try:
-        paths = json.loads((cache_folder() / "added.json").read_text("utf-8"))
-    except (OSError, ValueError):  # no list yet, or one that is beyond use and is written anew by the next `add`
+        return _paths(file.read_text("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return [Path(path) for path in paths if isinstance(path, str)] if isinstance(paths, list) else []
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelMissing(
+            f"the list of models {file} can't be read: {getattr(error, 'strerror', None) or error}",
+            hint="Mend or delete that file; then add your models again: aiflow models add FILE",
+        ) from error
+
+
+def _paths(text: str) -> list[Path]:
+    paths = json.loads(text)
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise ValueError("it is no list of paths")
+    return [Path(path) for path in paths]
 
 
 def _write_list(paths: list[Path]) -> None:

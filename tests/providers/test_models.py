@@ -304,13 +304,31 @@ def test_what_is_no_gguf_is_not_added(store, tmp_path):
         models.add(tmp_path)
 
 
-@pytest.mark.parametrize("junk", ["", "{", "{}", "[1, null]", "null"])
-def test_damaged_list_is_written_anew(store, tmp_path, junk):
+@pytest.mark.parametrize("junk", [b"", b"{", b"{}", b"[1, null]", b"null", b"\xff", b"[" * 100_000])
+def test_damaged_list_is_an_error_that_says_what_to_do_and_is_not_overwritten(store, tmp_path, junk):
     store.mkdir()
-    (store / "added.json").write_text(junk)
-    assert models.list_models() == []
-    model = models.add(gguf(tmp_path / "mine.gguf"))
+    (store / "added.json").write_bytes(junk)
+    mine = gguf(tmp_path / "mine.gguf")
+    for use in (models.list_models, models.default_model, lambda: models.add(mine), lambda: models.remove("mine")):
+        with pytest.raises(ModelMissing, match=r"added.json can't be read") as caught:
+            use()
+        assert "delete that file" in caught.value.hint
+    assert (store / "added.json").read_bytes() == junk
+    (store / "added.json").unlink()
+    model = models.add(mine)
     assert models.list_models() == [model]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_what_is_no_ordinary_file_is_refused_at_once(store, tmp_path, monkeypatch):
+    pipe = tmp_path / "pipe.gguf"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero"), tmp_path):
+        with pytest.raises(ModelMissing, match="no ordinary file"):
+            models.add(path)
+        monkeypatch.setenv("AIFLOW_MODEL", str(path))
+        with pytest.raises(ModelMissing, match="no ordinary file"):
+            models.default_model()
 
 
 def test_importing_the_room_loads_nothing_heavy():
