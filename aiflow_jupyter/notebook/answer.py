@@ -133,7 +133,20 @@ class AnswerView:
         self._note = note
 
     async def follow(self, run: Run) -> None:
-        """Show the text as it comes, until the run is over; then once more, with the badge."""
+        """Show the text as it comes, until the run is over; then once more, with the badge.
+
+        If that breaks, the answer is shown once as plain text when it is complete, before the error goes on.
+        """
+        try:
+            await self._follow(run)
+        except Exception:
+            await _over(run)
+            self._note = self._note or ending(run)
+            with suppress(Exception):
+                self._show_plainly()
+            raise
+
+    async def _follow(self, run: Run) -> None:
         over = asyncio.ensure_future(_over(run))
         try:
             while not over.done():
@@ -168,7 +181,17 @@ class AnswerView:
             return 0
         bundle = self.bundle()
         self._output.show(bundle)
-        return sum(len(value.encode()) for value in bundle.values())
+        return sum(len(value.encode("utf-8", "replace")) for value in bundle.values())
+
+    def _show_plainly(self) -> None:
+        if self._output is not None:
+            self._output.show({"text/plain": self._flat()})
+
+    def _flat(self) -> str:
+        """The whole as plain text. What comes later is added at the end, as a terminal only goes forward."""
+        reasoning = self.reasoning.strip()
+        flat = "\n\n".join(part for part in (reasoning and f"[reasoning] {reasoning}", self.text) if part)
+        return plain(f"{flat}\n\n[{self._note}]\n" if self._note else flat)
 
     def bundle(self) -> dict[str, str]:
         """The text as Markdown and plain text, the reasoning as a quotation before it, the note after it."""
@@ -176,14 +199,11 @@ class AnswerView:
         parts = [sanitise(text)] if text else []
         if reasoning:
             parts.insert(0, f"> *Reasoning*\n>\n{quoted(reasoning)}")
-        # What comes later is added at the end, as a terminal only goes forward.
-        flat = "\n\n".join(part for part in (reasoning and f"[reasoning] {reasoning}", text) if part)
-        if self._waiting and not flat and not self._note:
+        if self._waiting and not parts and not self._note:
             return {"text/markdown": f"*{literal(self._waiting)} …*", "text/plain": ""}
         if self._note:
             parts.append(f"<small>{literal(self._note)}</small>")
-            flat += f"\n\n[{self._note}]\n"
-        return {"text/markdown": "\n\n".join(parts), "text/plain": plain(flat)}
+        return {"text/markdown": "\n\n".join(parts), "text/plain": self._flat()}
 
 
 def ending(run: Run) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 from uuid import uuid4
 
+from aiflow_jupyter.errors import encodable
+
 
 class Output(Protocol):
     """One place under a cell."""
@@ -29,7 +31,8 @@ class DisplayOutput:
 
     def show(self, bundle: Mapping[str, Any]) -> None:
         """Publish or update; see `Output`."""
-        self._publisher.publish(dict(bundle), {}, transient={"display_id": self._id}, update=self._shown)
+        data = {mime: encodable(value) if isinstance(value, str) else value for mime, value in bundle.items()}
+        self._publisher.publish(data, {}, transient={"display_id": self._id}, update=self._shown)
         self._shown = True
 
 
@@ -44,7 +47,8 @@ class TerminalOutput:
         text = str(bundle.get("text/plain", ""))
         new = text[len(self._written) :] if text.startswith(self._written) else f"\n{text}"
         self._written = text
-        sys.stdout.write(new)
+        coding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        sys.stdout.write(encodable(new).encode(coding, "replace").decode(coding))
         sys.stdout.flush()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import re
 from itertools import pairwise
 
@@ -324,3 +325,35 @@ def test_an_argument_that_can_not_be_meant_is_one_error_that_says_so(the_host, p
     with pytest.raises(CommandError, match=re.escape(says)):
         answers.ask(the_host, prompt, **arguments)
     assert provider.requests == []
+
+
+def test_a_view_that_breaks_shows_the_answer_once_more_as_plain_text(the_host, provider, published, monkeypatch):
+    provider.pieces = [("reasoning", "Hm"), "Hello", " world"]
+    monkeypatch.setattr(answers, "sanitise", lambda _text: 1 / 0)
+    ask(the_host, AnswerView(DisplayOutput(published)))
+    (shown,) = published.kept
+    assert list(shown.data) == ["text/plain"]
+    assert shown.data["text/plain"].startswith("[reasoning] Hm\n\nHello world\n\n[local · scripted")
+
+
+def test_half_a_character_is_shown_as_such_and_breaks_nothing(the_host, provider, published, capsys):
+    provider.pieces = ["a\ud83d", "b"]
+    ask(the_host, AnswerView(DisplayOutput(published)))
+    for text in published.kept[-1].data.values():
+        assert text.startswith("a\ufffdb")
+    DisplayOutput(published).show({"text/plain": "\ud83d"})
+    assert published.kept[-1].data == {"text/plain": "\ufffd"}
+    TerminalOutput().show({"text/plain": "\ud83d!"})
+    assert capsys.readouterr().out == "\ufffd!"
+
+
+def test_a_terminal_of_few_letters_is_shown_what_it_has(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="ascii"))
+    TerminalOutput().show({"text/plain": "Größe"})
+    assert written.getvalue() == b"Gr??e"
+
+
+def test_a_reply_can_not_steer_a_terminal_by_its_repr(the_host, provider):
+    provider.pieces = ["\x1b[2Jhi"]
+    assert "\x1b" not in repr(answers.ask(the_host, "Hi"))
