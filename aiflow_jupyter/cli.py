@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -18,10 +20,28 @@ if TYPE_CHECKING:
     from aiflow_jupyter.tiers.router import Router
 
 T = TypeVar("T")
+_UNWRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 class _Group(click.Group):
-    """Prints an `AiflowError` as its message, without a traceback."""
+    """Prints an `AiflowError` as its message, and ends without a traceback also where its output can't be written."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:  # closed by the caller: whatever is opened next would take its place
+                setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
+        try:
+            try:
+                return super().main(*args, **extra)
+            finally:
+                sys.stdout.flush()
+        except OSError as error:
+            if error.errno not in _UNWRITTEN or error.filename is not None:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is not tried once more
+            if error.errno != errno.EPIPE:  # a reader that has seen enough needs no message
+                click.echo(f"the output can't be written: {error.strerror or error}", err=True)
+            raise SystemExit(1) from None
 
     def invoke(self, context: click.Context) -> Any:
         try:
@@ -103,8 +123,7 @@ async def _ask(router: Router, question: str, system: str | None, options: dict[
         async for event in events:
             answer.note(event)
             if event.kind == "token" and event.phase != "reasoning":
-                sys.stdout.write(plain(event.payload))
-                sys.stdout.flush()
+                click.echo(plain(event.payload), nl=False)
     return plain(answer.badge())
 
 

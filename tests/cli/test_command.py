@@ -263,3 +263,29 @@ def test_a_message_can_not_steer_the_terminal(store):
     done = aiflow("models", "list", **{**store, "AIFLOW_MODEL": "/nowhere/\x1b]0;title\x07.gguf"})
     assert "title" in one_message(done)
     assert not {"\x1b", "\x07"} & set(done.stderr)
+
+
+def written_to(place, *arguments, env):
+    """Run the command with its output going to `place`, a shell's redirection."""
+    return subprocess.run(
+        ["sh", "-c", f'"$0" "$@" {place}', str(COMMAND), *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **env},
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["models", "list"], ["doctor", "--json"], ["models", "--help"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("place", [">&-", "| true", "2>&- >&-", "> /dev/full"])
+def test_output_that_can_not_be_written_ends_without_a_traceback(store, arguments, place, unbuffered):
+    if place == "> /dev/full" and not Path("/dev/full").exists():
+        pytest.skip("the system has no /dev/full")
+    done = written_to(place, *arguments, env={**store, "PYTHONUNBUFFERED": unbuffered})
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    if place == "> /dev/full":
+        assert done.returncode == 1
+        assert done.stderr.strip().splitlines()[-1].startswith("the output can't be written: No space left")
