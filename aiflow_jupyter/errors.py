@@ -57,6 +57,15 @@ class AiflowError(Exception):
         return self.lines()
 
 
+def words(error: BaseException) -> str:
+    """What an exception says, cut to what anybody reads; safe for one whose own `__str__` fails."""
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001 - a user's class
+        said = "(its message can't be shown)"
+    return said[:500]
+
+
 class GraphError(AiflowError):
     """A graph that does not pass its checks; `problems` holds every one of them, in source order."""
 

@@ -53,6 +53,8 @@ class _Checker:
 
     def run(self) -> list[GraphProblem]:
         """Find them all, up to as many as anybody reads."""
+        if not self.spec.nodes:
+            self.problem("the graph is empty", "AF102", ("nodes",), "a node looks like: ask = generate()")
         for node, spec in self.spec.nodes.items():
             self.node(node, spec)
         self.edges()

@@ -50,9 +50,6 @@ BUCKETS = 64
 CONTROL_STAMP = -1
 """Stands in the queue in place of the time of admission, for a control event."""
 
-RAISED = (Exception, SystemExit)
-"""What a user's code may raise and a node's failure is made of; `exit()` in a cell's function ends no loop."""
-
 
 class Owner(Protocol):
     """What a guardian reports to: its run."""
@@ -347,7 +344,9 @@ class Guardian:
         if flush is not None:
             try:
                 yield from flush(event)
-            except RAISED as error:
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is this node's failure, never the loop's
                 self._failed(event, error)
                 broken = self._error_event(event, error)
                 if event.kind != "end":

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from aiflow_jupyter.events import CONTROL, Event
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.runtime.behaviour import Behaviour
-from aiflow_jupyter.runtime.guardian import CONTROL_STAMP, RAISED, Guardian, Owner
+from aiflow_jupyter.runtime.guardian import CONTROL_STAMP, Guardian, Owner
 from aiflow_jupyter.runtime.scheduler import Scheduler
 
 CUT_EVERY = 32
@@ -120,7 +120,7 @@ class InlineGuardian(Guardian):
             return
         try:
             out = self.call(event)
-        except RAISED as error:
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is this node's failure, never the loop's
             self._served(scheduler.clock() - start)
             self._rest = self._failure(event, error)
             self._pump()
@@ -135,7 +135,9 @@ class InlineGuardian(Guardian):
     def _iterate(self, event: Event) -> Iterator[Event]:
         try:
             yield from self.call(event)
-        except RAISED as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - as above
             yield from self._failure(event, error)
 
     def _pump(self) -> None:

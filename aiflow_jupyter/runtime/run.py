@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from aiflow_jupyter.errors import AiflowError, CommandError, RunCancelled, RunError
+from aiflow_jupyter.errors import AiflowError, CommandError, RunCancelled, RunError, words
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.runtime.behaviour import Binding, Collected, Operator
@@ -283,7 +283,7 @@ class Run:
             cause = RunError(said, code=error.code, hint=error.hint)
         else:
             cause = RunError(
-                f"node {guardian.node!r} failed on event {event.sequence}: {type(error).__name__}: {str(error)[:500]}",
+                f"node {guardian.node!r} failed on event {event.sequence}: {type(error).__name__}: {words(error)}",
                 code="AF603",
                 hint=_where(error),
             )
@@ -313,13 +313,15 @@ class Run:
     async def _close(self) -> None:
         """Wait for every node's asynchronous code to end, and let go of what the nodes hold open."""
         waits = {asyncio.ensure_future(guardian.wait_closed()): node for node, guardian in self.guardians.items()}
-        _, late = await asyncio.wait(waits, timeout=CLOSE_TIMEOUT_S)
-        for task in late:
-            self._hung.append(waits[task])
-            task.cancel()
-        for threads in self._threads.values():
-            threads.close()
-        self._over.set()
+        try:
+            _, late = await asyncio.wait(waits, timeout=CLOSE_TIMEOUT_S)
+            for task in late:
+                self._hung.append(waits[task])
+                task.cancel()
+        finally:
+            for threads in self._threads.values():
+                threads.close()
+            self._over.set()
 
 
 def _joined(values: list[Any]) -> str:

@@ -11,7 +11,7 @@ from collections import deque
 from aiflow_jupyter.events import CONTROL, Event
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.runtime.behaviour import Behaviour
-from aiflow_jupyter.runtime.guardian import CONTROL_STAMP, RAISED, Guardian, Owner
+from aiflow_jupyter.runtime.guardian import CONTROL_STAMP, Guardian, Owner
 from aiflow_jupyter.runtime.scheduler import Scheduler
 
 
@@ -194,7 +194,7 @@ class WorkerGuardian(Guardian):
                     out, failure = None, None
                     try:
                         out = await call(event)
-                    except (*RAISED, asyncio.CancelledError) as error:
+                    except BaseException as error:  # whatever it is, it is this node's failure, never the loop's
                         if _told_to_stop(error):
                             raise
                         failure = list(self._failure(event, error))
@@ -268,7 +268,7 @@ class WorkerGuardian(Guardian):
                     start = clock()
                 scheduler.enter(worker, start)
                 scheduler.current = self
-        except (*RAISED, asyncio.CancelledError) as error:
+        except BaseException as error:  # as in `_work`
             if _told_to_stop(error):
                 raise
             failure = error
@@ -369,6 +369,8 @@ class WorkerGuardian(Guardian):
 
 
 def _told_to_stop(error: BaseException) -> bool:
-    """Whether this worker was cancelled, rather than the user's code raising the like by itself."""
+    """Whether this worker was cancelled or thrown away, rather than the user's code raising the like by itself."""
+    if isinstance(error, GeneratorExit):
+        return True
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)

@@ -6,7 +6,7 @@ never sent elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 
@@ -44,11 +44,11 @@ class Router:
             )
         return tier
 
-    async def stream(self, request: Request) -> AsyncIterator[Event]:
+    async def stream(self, request: Request) -> AsyncGenerator[Event, None]:
         """Answer `request` with its tier's provider; see `runtime.source.Source`."""
         tier = self.choose(request.tier)
         events = self._tiers[tier].stream(replace(request, tier=tier))
-        async with aclosing(events):  # type: ignore[type-var]
+        async with aclosing(events):
             async for event in events:
                 yield event
 
