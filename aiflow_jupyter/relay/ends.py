@@ -1,14 +1,16 @@
 """One end's WebSocket at the relay: whole messages go from its reads straight into its peer's writes.
 
-The WebSocket protocol is the sans-I/O one of `websockets`; this shell has no task and no queue. All messages of one
-read become one write. What a peer can't take yet waits in its transport, and from `Limits.buffer` bytes on the sender
-is not read, so a channel holds at most that and one read, whatever its ends do.
+A message in one frame is cut out and sent on here; everything else is the sans-I/O protocol's of `websockets`. There is
+no task and no queue. All messages of one read become one write. What a peer can't take yet waits in its transport, and
+from `Limits.buffer` bytes on the sender is not read, so a channel holds at most that and one read, whatever its ends
+do.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
 
@@ -22,6 +24,7 @@ from websockets.typing import Subprotocol
 from aiflow_jupyter.relay import channels
 from aiflow_jupyter.relay.capability import Role
 from aiflow_jupyter.relay.channels import Channel
+from aiflow_jupyter.relay.cutter import Cutter, header
 from aiflow_jupyter.relay.request import Head, Refusal, bad_request
 
 if TYPE_CHECKING:
@@ -39,18 +42,6 @@ QUIET.parent = log
 SUBPROTOCOL = Subprotocol("aiflow-relay.1")
 _PEER_FULL = 1
 _RATE = 2
-
-_BINARY = 0x82
-_HEADERS = [bytes((_BINARY, size)) for size in range(126)]
-
-
-def header(size: int) -> bytes:
-    """The header of an unmasked, unfragmented binary frame (RFC 6455, section 5.2)."""
-    if size < 126:
-        return _HEADERS[size]
-    if size < 0x10000:
-        return b"\x82\x7e" + size.to_bytes(2, "big")
-    return b"\x82\x7f" + size.to_bytes(8, "big")
 
 
 def accept(head: Head, max_size: int) -> tuple[ServerProtocol, bytes]:
@@ -109,6 +100,7 @@ class Socket(asyncio.Protocol):
         self._stalled_since = self._stalled_at = 0.0
         self._paused = 0
         self._paused_since = 0.0
+        self._cutter = Cutter(relay.limits.message, masked=True)
         self._assembly: list[BytesLike] = []
         self._rate_timer: asyncio.TimerHandle | None = None
         self._closer: asyncio.TimerHandle | None = None
@@ -143,40 +135,48 @@ class Socket(asyncio.Protocol):
         """Forward the messages of one read as one write."""
         now = self.heard = self._loop.time()
         websocket = self.websocket
-        was_open = websocket.state is OPEN
-        websocket.receive_data(data)
         out: list[BytesLike] = []
         frames = size = 0
-        for event in websocket.events_received():
-            frame = cast("Frame", event)
-            opcode = frame.opcode
-            if not was_open:
+        for whole, piece in self._cutter.feed(data):
+            bodies: Iterable[BytesLike] = (piece,)
+            if not whole:
+                bodies = self._read(piece)
+            elif websocket.state is not OPEN:
                 continue
-            if opcode is Opcode.BINARY and frame.fin:
-                body = frame.data
-            elif opcode is Opcode.TEXT:
-                self._fail(CloseCode.UNSUPPORTED_DATA, "this relay forwards binary messages only")
-                was_open = False
-                continue
-            elif opcode is Opcode.BINARY or opcode is Opcode.CONT:
-                whole = self._assemble(frame)
-                if whole is None:
-                    was_open = websocket.state is OPEN
-                    continue
-                body = whole
-            else:
-                continue
-            frames += 1
-            length = len(body)
-            size += length
-            out.append(header(length))
-            out.append(body)
+            for body in bodies:
+                frames += 1
+                length = len(body)
+                size += length
+                out.append(header(length))
+                out.append(body)
         if frames:
             self._forward(out, frames, size, now)
         if websocket.writes or websocket.state is not OPEN:
             self._flush()
             if websocket.state is not OPEN:
                 self._leave()
+
+    def _read(self, data: bytes) -> list[BytesLike]:
+        """The messages in what is not the common frame; pings and closes are dealt with, and what is wrong."""
+        websocket = self.websocket
+        was_open = websocket.state is OPEN
+        websocket.receive_data(data)
+        found: list[BytesLike] = []
+        for event in websocket.events_received():
+            frame = cast("Frame", event)
+            opcode = frame.opcode
+            if not was_open:
+                continue
+            if opcode is Opcode.TEXT:
+                self._fail(CloseCode.UNSUPPORTED_DATA, "this relay forwards binary messages only")
+                was_open = False
+            elif opcode is Opcode.BINARY or opcode is Opcode.CONT:
+                whole = self._assemble(frame)
+                if whole is not None:
+                    found.append(whole)
+                else:
+                    was_open = websocket.state is OPEN
+        return found
 
     def _forward(self, out: list[BytesLike], frames: int, size: int, now: float) -> None:
         metrics = self.relay.metrics

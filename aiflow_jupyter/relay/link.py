@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NoReturn
 from urllib.parse import SplitResult, urlsplit
 
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidHandshake, InvalidMessage, InvalidProxyStatus, InvalidStatus, ProxyError
 from websockets.typing import Subprotocol
 
@@ -35,6 +35,7 @@ from aiflow_jupyter.relay.errors import (
     WrongChannel,
 )
 from aiflow_jupyter.relay.frames import CHANNEL_BYTES, MAX_FRAME
+from aiflow_jupyter.relay.wire import Wire
 
 SUBPROTOCOL = Subprotocol("aiflow-relay.1")
 CLOSE_FINISHED = 4001  # by an end: END has been acknowledged, or nothing more will come
@@ -243,7 +244,7 @@ class Link:
     def __repr__(self) -> str:
         return f"<Link {self.host}>"
 
-    async def connect(self) -> ClientConnection:
+    async def connect(self) -> Wire:
         """A new connection; asyncio sets TCP_NODELAY on it, without which tokens would wait for acknowledgements.
 
         Raises:
@@ -264,6 +265,7 @@ class Link:
                 max_size=MAX_FRAME,
                 logger=_wire_log,
                 ssl=self._tls,
+                create_connection=Wire,
             )
         except InvalidStatus as error:
             response = error.response
@@ -286,6 +288,7 @@ class Link:
         if connection.subprotocol != SUBPROTOCOL:
             await connection.close()
             raise RelayRefused(f"{self.host} does not speak {SUBPROTOCOL}", hint="install the same release there")
+        assert isinstance(connection, Wire)
         return connection
 
 

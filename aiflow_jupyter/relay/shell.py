@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine
 from math import inf
 from typing import Any, Generic, Self, TypeVar
 
-from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from aiflow_jupyter.relay.errors import (
@@ -24,6 +23,7 @@ from aiflow_jupyter.relay.errors import (
 )
 from aiflow_jupyter.relay.link import CLOSE_FINISHED, CLOSE_GONE, CLOSE_LIMIT, Link, delays
 from aiflow_jupyter.relay.session import Session
+from aiflow_jupyter.relay.wire import Message, Wire
 
 _log = logging.getLogger(__name__)
 Machine = TypeVar("Machine", bound=Session)
@@ -39,8 +39,9 @@ class Shell(Generic[Machine]):
         self._give_up = give_up
         self._rng = rng or random.SystemRandom()
         self._wake = asyncio.Event()
-        self._socket: ClientConnection | None = None
-        self._pumping = False
+        self._socket: Wire | None = None
+        self._pumping = False  # the line is full
+        self._deadline: asyncio.Timeout | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._chores: set[asyncio.Task[None]] = set()
@@ -132,22 +133,15 @@ class Shell(Generic[Machine]):
                 raise type(trouble)(message, hint=trouble.hint)
             await asyncio.sleep(max(wait, min(trouble.retry_after, self._give_up)))
 
-    async def _serve(self, socket: ClientConnection) -> None:
-        """Read until the connection or the stream ends."""
+    async def _serve(self, socket: Wire) -> None:
+        """Stay until the connection or the stream ends."""
         machine, now = self._machine, self._now
         try:
             machine.attach(now())
-            self._kick()
-            async with asyncio.timeout(None) as deadline:
-                while not self._finished():
-                    machine.receive(_binary(await socket.recv()), now())
-                    self._wake.set()
-                    self._kick()
-                    if machine.crowded and not self._warned:
-                        self._warned = True
-                        _log.warning("a third party tried to join a channel; the relay says it refused it")
-                    if machine.over:
-                        deadline.reschedule(self._leave_at())
+            async with asyncio.timeout(None) as self._deadline:
+                socket.listen(self._take)
+                self._kick()
+                await socket.left()
         except TimeoutError:
             pass
         except ConnectionClosed as closed:
@@ -158,6 +152,27 @@ class Shell(Generic[Machine]):
             await self._drained()
         await self._close(CLOSE_FINISHED)
         machine.detach(now())
+
+    def _take(self, message: Message) -> None:
+        """Deal with one message, within the read that brought it."""
+        machine, socket, deadline = self._machine, self._socket, self._deadline
+        if socket is None or deadline is None:
+            return
+        try:
+            machine.receive(_binary(message), self._now())
+        except Exception as error:  # noqa: BLE001  # for the task that serves the connection
+            socket.stop(error)
+            return
+        self._wake.set()
+        self._kick()
+        if machine.crowded and not self._warned:
+            self._warned = True
+            _log.warning("a third party tried to join a channel; the relay says it refused it")
+        if machine.over:
+            if self._finished():
+                socket.stop()
+            else:
+                deadline.reschedule(self._leave_at())
 
     def _closed(self, code: int | None) -> None:
         if code == CLOSE_GONE:
@@ -181,37 +196,38 @@ class Shell(Generic[Machine]):
         socket, self._socket = self._socket, None
         if socket is None:
             return
+        socket.stop()
         with contextlib.suppress(ConnectionClosed, OSError, TimeoutError):
-            for frame in self._machine.data_to_send():  # what the other end should know
-                await socket.send(frame)
+            socket.write(self._machine.data_to_send())  # what the other end should know
             await socket.close(code)
 
-    async def _pump(self) -> None:
-        """Write what there is. While one task writes, the others' values gather, and then share frames."""
-        if self._pumping or (socket := self._socket) is None:
-            return
-        self._pumping = True
+    def _kick(self) -> None:
+        """Write what there is. While the line is full, values gather, and then share frames."""
+        if self._machine.has_output and not self._pumping and (socket := self._socket) is not None:
+            socket.write(self._machine.data_to_send())
+            if socket.paused:
+                self._pumping = True
+                self._spawn(self._pump(socket))
+        self._arm()
+
+    async def _pump(self, socket: Wire) -> None:
+        """Wait until the line takes more, and give it that."""
         try:
-            self._refill()
-            while self._machine.has_output:
-                for frame in self._machine.data_to_send():
-                    await socket.send(frame)
+            while socket.paused:
+                await socket.drain()
                 self._refill()
-        except ConnectionClosed:
-            pass  # the reader sees it too, and connects again
+                if socket is self._socket:
+                    socket.write(self._machine.data_to_send())
+        except OSError:
+            pass  # whoever waits for the connection's end hears of it, and connects again
         except RelayError as error:
             self._fail(error)
         finally:
             self._pumping = False
-        self._arm()
+        self._kick()
 
     def _refill(self) -> None:
         """Seal what waits, for an end that has something."""
-
-    def _kick(self) -> None:
-        if self._machine.has_output and not self._pumping:
-            self._spawn(self._pump())
-        self._arm()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         chore = asyncio.get_running_loop().create_task(work)

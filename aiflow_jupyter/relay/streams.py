@@ -89,8 +89,8 @@ class StreamProducer(Shell[Producer]):
             raise self._error
         machine = self._machine
         machine.send(item, self._now(), busy=self._pumping)
-        if machine.has_output:
-            await self._pump()
+        if machine.has_output and not self._pumping:
+            self._kick()
         elif not self._flushing and not self._pumping:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -238,7 +238,7 @@ class StreamConsumer(Shell[Consumer]):
         self.start()
         self._machine.cancel(self._now())
         self._wake.set()
-        await self._pump()
+        self._kick()
 
     def feed(self, frames: Iterable[bytes]) -> None:
         """Take frames that came another way (`StreamProducer.rest`), checked like all others.
