@@ -33,6 +33,7 @@ import httpx
 from aiflow_jupyter.bench import certificates
 from aiflow_jupyter.bench.certificates import Certificates
 from aiflow_jupyter.errors import AiflowError
+from aiflow_jupyter.relay import loops
 
 PEER: Final = "streamrelay"
 GOALS: Final = {
@@ -115,7 +116,7 @@ def measure(*, against: str | None = None, size: Size | None = None, tell: Tell 
 
 
 async def _measure(peer: bool, size: Size, tell: Tell) -> Figures:
-    kinds = ["aiflow", *(["aiflow_fast"] if fast_there() else []), *([PEER] if peer else [])]
+    kinds = ["aiflow", *(["aiflow_fast"] if loops.installed() else []), *([PEER] if peer else [])]
     load = os.getloadavg()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -144,11 +145,6 @@ async def _measure(peer: bool, size: Size, tell: Tell) -> Figures:
     for line, found in results.items():
         figures[line] = {kind: found.of(kind) for kind in kinds}
     return figures | _ratios(results, peer=peer)
-
-
-def fast_there() -> bool:
-    """Whether the extra `fast` is installed."""
-    return False
 
 
 # What is measured
@@ -381,7 +377,7 @@ async def child(role: str, kind: str, environment: dict[str, str]) -> AsyncItera
 
 @asynccontextmanager
 async def _stage(kind: str, made: Certificates | None) -> AsyncIterator[Stage]:
-    environment = {"AIFLOW_RELAY_TRANSPORT": "fast" if kind == "aiflow_fast" else "websockets"}
+    environment = {loops.VARIABLE: "fast" if kind == "aiflow_fast" else "websockets"}
     if made is not None:
         environment["SSL_CERT_FILE"] = str(made.authority)
     program = PEER if kind == PEER else "aiflow"

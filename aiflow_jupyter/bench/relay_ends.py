@@ -18,11 +18,12 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from aiflow_jupyter.relay import loops
 from aiflow_jupyter.relay.client import StreamConsumer, StreamLimits, StreamProducer
 from aiflow_jupyter.relay.keys import KeyStore
 from aiflow_jupyter.relay.limits import Limits
@@ -280,10 +281,6 @@ def usage() -> dict[str, float]:
     return {"cpu_s": own.ru_utime + own.ru_stime, "rss_mb": round(memory / 1e6, 1)}
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(work)
-
-
 def _answer_usage(orders: IO[str], say: Say) -> None:
     for _ in orders:
         say(usage())
@@ -304,18 +301,21 @@ def main() -> None:
     if role == "relay":
         order = json.loads(sys.stdin.readline())
         threading.Thread(target=_answer_usage, args=(sys.stdin, say), daemon=True).start()
-        _run(our_relay(order, say) if ours else peer_relay(order, say))
+        if ours:
+            loops.run(our_relay(order, say))
+        else:
+            asyncio.run(peer_relay(order, say))
         return
     for line in sys.stdin:
         order = json.loads(line)
         if role == "producer":
             if ours:
-                _run(our_producer(order))
+                loops.run(our_producer(order))
             else:
                 peer_producer(order)
             say({"done": True})
         elif ours:
-            _run(our_consumer(order, say))
+            loops.run(our_consumer(order, say))
         else:
             peer_consumer(order, say)
 

@@ -40,6 +40,7 @@ from aiflow_jupyter.hpc.errors import HpcError
 from aiflow_jupyter.hpc.modelserver import Server
 from aiflow_jupyter.hpc.record import Record
 from aiflow_jupyter.hpc.task import Outcome, Result, Task, open_task, pack_result
+from aiflow_jupyter.relay import loops
 from aiflow_jupyter.relay.client import Status, StreamProducer
 from aiflow_jupyter.relay.crypto import WorkerKey
 from aiflow_jupyter.relay.errors import (
@@ -67,7 +68,7 @@ _log = logging.getLogger(__name__)
 
 def run(argument: str) -> str:
     """Do the task in `argument`; whatever happens, the result says it. Blocks until it is done."""
-    return asyncio.run(work(argument, worker_key))
+    return loops.run(work(argument, worker_key))
 
 
 def worker_key() -> WorkerKey:
@@ -269,7 +270,7 @@ def main() -> int:
     order = json.loads(line)
     said = order.get("server")
     find = (lambda: Server(said["url"], said.get("key", ""))) if said else Server.find
-    sys.stdout.write(asyncio.run(work(order["argument"], worker_key, find)) + "\n")
+    sys.stdout.write(loops.run(work(order["argument"], worker_key, find)) + "\n")
     sys.stdout.flush()
     return 0
 

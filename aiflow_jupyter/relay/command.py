@@ -55,9 +55,9 @@ def relay(
     **limits: float | None,
 ) -> None:
     """Run a relay that pairs the two ends of a stream and can read neither."""
-    import asyncio
     import logging
 
+    from aiflow_jupyter.relay import loops
     from aiflow_jupyter.relay.capability import Secret, read_private
     from aiflow_jupyter.relay.keys import KeyStore
     from aiflow_jupyter.relay.limits import Limits
@@ -81,7 +81,7 @@ def relay(
         trusted_proxies=trusted_proxy,
         metrics_token=read_private(metrics_token_file).strip() if metrics_token_file is not None else None,
     )
-    asyncio.run(run(server, lambda: click.echo(f"relay on {server.url}; keys: {directory / 'keys.json'}", err=True)))
+    loops.run(run(server, lambda: click.echo(f"relay on {server.url}; keys: {directory / 'keys.json'}", err=True)))
 
 
 @click.group()

@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self
 
+from aiflow_jupyter.relay import loops
 from aiflow_jupyter.relay.errors import RelayError, StreamCancelled, StreamIncomplete
 from aiflow_jupyter.relay.frames import Status
 from aiflow_jupyter.relay.protocol import DEFAULT_LIMITS, pack
@@ -23,7 +24,7 @@ class SyncProducer:
 
     def __init__(self, relay: str, channel: str, capability: str, secret: bytes, **options: Any) -> None:
         self._producer = StreamProducer(relay, channel, capability, secret, **options)
-        self._loop = asyncio.new_event_loop()
+        self._loop = loops.new_event_loop()
         self._queue: deque[bytes] = deque()
         self._bytes = 0
         self._limit = options.get("limits", DEFAULT_LIMITS).pending_bytes
