@@ -212,7 +212,7 @@ async def _check(response: httpx.Response, server: Server) -> None:
 
 
 async def _data(response: httpx.Response, silence: float) -> AsyncGenerator[str, None]:
-    events, done = Events(), False
+    events = Events()
     pieces = response.aiter_bytes()
     async with aclosing(pieces):  # type: ignore[type-var]  # it is a generator
         while True:
@@ -222,14 +222,13 @@ async def _data(response: httpx.Response, silence: float) -> AsyncGenerator[str,
             except TimeoutError:
                 raise _silent(silence) from None
             except httpx.RequestError as error:
-                if done:
-                    return
                 raise _cut(f"the connection was lost ({type(error).__name__})") from None
             if piece is None:
                 return
             for data in events.feed(piece):
-                done = done or data.strip() == "[DONE]"
                 yield data
+                if data.strip() == "[DONE]":
+                    return  # the answer is complete, whether or not the server closes the connection
 
 
 def _refused(response: httpx.Response, text: str) -> Exception:

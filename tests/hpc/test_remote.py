@@ -529,3 +529,12 @@ async def test_a_request_that_is_too_large_is_refused_before_it_is_submitted(sta
     body = {"messages": [{"role": "user", "content": "x" * 9_000_000}]}
     assert (await failure(stage.ask(body, executor=held))).code == "AF981"
     assert held.tasks == []
+
+
+async def test_a_complete_answer_does_not_wait_for_a_server_that_keeps_the_connection_open(stage):
+    stage.vllm.parts, stage.vllm.free = [chunk("a", "stop") + b"data: [DONE]\n\n", b": still here\n\n"], 1
+    stage.vllm.gate.clear()
+    times = replace(QUICK, token=0.5)
+    assert (await all_of(stage.ask(timeouts=times)))[-1] == "[DONE]"
+    async with asyncio.timeout(10):
+        await stage.vllm.stopped.wait()
