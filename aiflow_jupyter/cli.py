@@ -17,7 +17,7 @@ from aiflow_jupyter.errors import AiflowError, plain
 
 if TYPE_CHECKING:
     from aiflow_jupyter.providers.models import Model
-    from aiflow_jupyter.tiers.router import Router
+    from aiflow_jupyter.runtime.source import Provider
 
 T = TypeVar("T")
 _UNWRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -110,7 +110,7 @@ def ask(question: str, system: str | None, **options: Any) -> None:
     click.echo(f"\n{badge}", err=True)
 
 
-async def _ask(router: Router, question: str, system: str | None, options: dict[str, Any]) -> str:
+async def _ask(router: Provider, question: str, system: str | None, options: dict[str, Any]) -> str:
     import time
     from contextlib import aclosing
 
@@ -119,7 +119,7 @@ async def _ask(router: Router, question: str, system: str | None, options: dict[
 
     messages = (*((Message(role="system", content=system),) if system else ()), Message(role="user", content=question))
     answer = Answer("ask", "0", started=time.perf_counter_ns())
-    async with aclosing(router.stream(Request(messages, **options))) as events:  # type: ignore[type-var]
+    async with aclosing(router.stream(Request(messages, **options))) as events:
         async for event in events:
             answer.note(event)
             if event.kind == "token" and event.phase != "reasoning":
@@ -273,7 +273,7 @@ def _print(figures: dict[str, Any], *, as_json: bool) -> None:
             click.echo(f"{name:<24} {value}")
 
 
-def _with_router(job: Callable[[Router], Coroutine[Any, Any, T]]) -> T:
+def _with_router(job: Callable[[Provider], Coroutine[Any, Any, T]]) -> T:
     """Run a job on a loop of its own, with the configured router, and close that."""
     from aiflow_jupyter.tiers.router import default_router
 

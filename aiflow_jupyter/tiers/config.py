@@ -8,6 +8,7 @@ file.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,6 +20,10 @@ from aiflow_jupyter.errors import ConfigError
 
 FILE = "aiflow.toml"
 _PROJECT_MAY = {("tiers", "hpc", "model"), ("tiers", "hpc", "max_tokens"), ("tiers", "local", "model")}
+
+_VARIABLE = re.compile(r"[A-Za-z_]\w{0,63}")
+_KEYS = ("afr_", "sk_", "sk-", "aiflow-")
+"""How keys begin: whoever puts one where its variable's name belongs is told so, without the key."""
 
 Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
 
@@ -75,6 +80,13 @@ class Hpc(_Section):
     linger: Annotated[float, Field(ge=0, le=3600)] = 120
     pad: Annotated[int, Field(ge=0, le=1024)] = 64
 
+    @field_validator("relay_key_env", "model_server_key_env")
+    @classmethod
+    def _a_variable(cls, value: str | None) -> str | None:
+        if value is not None and (not _VARIABLE.fullmatch(value) or value.lower().startswith(_KEYS)):
+            raise ValueError("is the name of an environment variable; a key itself never stands here")
+        return value
+
     @field_validator("relay")
     @classmethod
     def _an_address(cls, value: str) -> str:
@@ -108,6 +120,18 @@ def user_file() -> Path:
     return user_config_path("aiflow-jupyter", appauthor=False) / FILE
 
 
+def stamp() -> object:
+    """What tells whether the files have changed: which they are, and when they were written."""
+    marks = []
+    for path in (user_file(), Path(FILE)):
+        try:
+            found = path.stat()
+            marks.append((str(path.absolute()), found.st_mtime_ns, found.st_size, found.st_ino))
+        except OSError:
+            marks.append((str(path), 0, 0, 0))
+    return tuple(marks)
+
+
 def load(user: Path | None = None, project: Path | None = None) -> Config:
     """Read the user's file and the project's, where they exist.
 
@@ -120,7 +144,7 @@ def load(user: Path | None = None, project: Path | None = None) -> Config:
     """
     own = user or user_file()
     settings = _read(own)
-    if user is None and "AIFLOW_CONFIG" in os.environ and not own.is_file():
+    if user is None and os.environ.get("AIFLOW_CONFIG") and not own.is_file():
         raise ConfigError(f"AIFLOW_CONFIG names {own}, which is not there", code="AF723")
     beside = project or Path(FILE)
     if beside.is_file() and not (own.is_file() and beside.samefile(own)):
@@ -176,5 +200,7 @@ def _words(item: Any) -> str:
         return "unknown setting"
     if item["type"] == "missing":
         return "is missing"
+    if item["type"].startswith(("model_type", "dict_type")):
+        return "is a section of its own, [...]"
     message = str(item["msg"]).removeprefix("Value error, ")
     return message[0].lower() + message[1:]

@@ -1,7 +1,12 @@
-"""From the configuration to each tier's provider, which is made when its tier is first asked."""
+"""From the configuration to each tier's provider, which is made when its tier is first asked.
+
+The files are looked at before each request: a mistake that was mended, or a tier that was added, counts at once, and
+what did not change stays open.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -9,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiflow_jupyter.errors import ConfigError
+from aiflow_jupyter.tiers.config import Config, load, stamp
+from aiflow_jupyter.tiers.router import Router
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -16,7 +23,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.events import Event
     from aiflow_jupyter.providers.secret import Secret
     from aiflow_jupyter.runtime.source import Provider, Request
-    from aiflow_jupyter.tiers.config import Config, Hpc, Local
+    from aiflow_jupyter.tiers.config import Hpc, Local
 
 
 class WhenAsked:
@@ -29,25 +36,84 @@ class WhenAsked:
     def __init__(self, make: Callable[[], Provider]) -> None:
         self._make = make
         self._made: Provider | None = None
+        self._answering = 0
+        self._retired = False
 
     async def stream(self, request: Request) -> AsyncGenerator[Event, None]:
         """See `runtime.source.Source`."""
         if self._made is None:
             self._made = self._make()
         events = self._made.stream(request)
+        self._answering += 1
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    yield event
+        finally:
+            self._answering -= 1
+            if self._retired and not self._answering:
+                await self.aclose()
+
+    async def retire(self) -> None:
+        """Close the provider once its last answer has ended: another one takes its place."""
+        self._retired = True
+        if not self._answering:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the provider, if it was made."""
+        made, self._made = self._made, None
+        if made is not None:
+            await made.aclose()
+
+
+class ConfiguredRouter:
+    """A router that follows the configuration files."""
+
+    def __init__(self) -> None:
+        self._stamp: object = None
+        self._config: Config | None = None
+        self.tiers: dict[str, WhenAsked] = {}
+        self._lock = asyncio.Lock()
+
+    async def stream(self, request: Request) -> AsyncGenerator[Event, None]:
+        """Answer `request` with its tier's provider; see `runtime.source.Source`.
+
+        Raises:
+            ConfigError: a file has a mistake; once it is mended, the next request goes through.
+        """
+        await self._follow()
+        events = Router(self.tiers).stream(request)
         async with aclosing(events):
             async for event in events:
                 yield event
 
+    async def _follow(self) -> None:
+        """Read the files anew if they changed, and replace the providers of the tiers that did."""
+        async with self._lock:
+            now = await asyncio.to_thread(stamp)  # a home folder may be a network file system
+            if self._config is not None and now == self._stamp:
+                return
+            config, before = await asyncio.to_thread(load), self._config
+            fresh = configured(config)
+            for tier in ("local", "hpc"):
+                same = before is not None and getattr(before.tiers, tier) == getattr(config.tiers, tier)
+                if same and tier in self.tiers:
+                    fresh[tier] = self.tiers[tier]
+            old, self.tiers = self.tiers, fresh
+            self._config, self._stamp = config, now
+            for tier, provider in old.items():
+                if fresh.get(tier) is not provider:
+                    await provider.retire()
+
     async def aclose(self) -> None:
-        """Close the provider, if it was made."""
-        if self._made is not None:
-            await self._made.aclose()
+        """Close every provider, also where one can't be closed."""
+        await Router(self.tiers).aclose()
 
 
-def configured(config: Config) -> dict[str, Provider]:
+def configured(config: Config) -> dict[str, WhenAsked]:
     """The provider of each tier that is configured, by the tier's name."""
-    tiers: dict[str, Provider] = {"local": WhenAsked(lambda: _local(config.tiers.local))}
+    tiers = {"local": WhenAsked(lambda: _local(config.tiers.local))}
     hpc = config.tiers.hpc
     if hpc is not None:
         tiers["hpc"] = WhenAsked(lambda: _hpc(hpc))

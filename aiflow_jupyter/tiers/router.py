@@ -59,13 +59,8 @@ class Router:
                 stack.push_async_callback(provider.aclose)
 
 
-def default_router() -> Router:
-    """The router that the configuration files describe; with no file at all, the embedded model is the local tier.
+def default_router() -> Provider:
+    """The router that the configuration files describe; with no file at all, the embedded model is the local tier."""
+    from aiflow_jupyter.tiers.providers import ConfiguredRouter  # noqa: PLC0415 - pydantic is loaded when first needed
 
-    Raises:
-        ConfigError: a file has a mistake.
-    """
-    from aiflow_jupyter.tiers.config import load  # noqa: PLC0415 - pydantic is loaded when first needed
-    from aiflow_jupyter.tiers.providers import configured  # noqa: PLC0415
-
-    return Router(configured(load()))
+    return ConfiguredRouter()

@@ -26,7 +26,7 @@ IDLE = """
 import asyncio, time
 from aiflow_kernel.host import current_host
 host = current_host()
-slots = lambda: host.submit(host.life.source._tiers["local"]._made.slots()).result(10)
+slots = lambda: host.submit(host.life.source.tiers["local"]._made.slots()).result(10)
 deadline = time.monotonic() + 10
 while (busy := any(slot["is_processing"] for slot in slots())) and time.monotonic() < deadline:
     time.sleep(0.05)

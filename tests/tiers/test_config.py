@@ -122,3 +122,82 @@ async def test_a_provider_that_was_never_asked_is_never_made():
     provider = WhenAsked(lambda: made.append(1))
     await provider.aclose()
     assert made == []
+
+
+@pytest.mark.parametrize("setting", ["relay_key_env", "model_server_key_env"])
+def test_a_key_in_the_place_of_its_variable_s_name_is_not_repeated(files, setting):
+    with pytest.raises(ConfigError, match="never stands here") as caught:
+        files(f'[tiers.hpc]\nexecutor = "local"\n{setting} = "afr_CANARY"\n')
+    assert "CANARY" not in "\n".join(caught.value.lines())
+
+
+class Counted:
+    made, closed = 0, 0
+
+    def __init__(self):
+        Counted.made += 1
+
+    async def stream(self, request):
+        from aiflow_jupyter.events import Event, Finish
+
+        yield Event("token", request.tier)
+        yield Event("finish", Finish())
+
+    async def aclose(self):
+        Counted.closed += 1
+
+
+@pytest.fixture
+def following(tmp_path, monkeypatch):
+    from aiflow_jupyter.tiers import providers
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AIFLOW_CONFIG", str(tmp_path / "user.toml"))
+    monkeypatch.setattr(Counted, "made", 0)
+    monkeypatch.setattr(Counted, "closed", 0)
+    monkeypatch.setattr(providers, "_local", lambda _settings: Counted())
+    monkeypatch.setattr(providers, "_hpc", lambda _settings: Counted())
+    return tmp_path / "user.toml", providers.ConfiguredRouter()
+
+
+async def asked(router, tier):
+    from aiflow_jupyter.runtime.source import Request
+
+    request = Request(({"role": "user", "content": "Hi"},), tier=tier)
+    return [event.kind async for event in router.stream(request)]
+
+
+async def test_a_mistake_that_is_mended_counts_at_once(following):
+    file, router = following
+    file.write_text("[tiers.moon]\n")
+    with pytest.raises(ConfigError, match="moon"):
+        await asked(router, "local")
+    file.write_text('[tiers.hpc]\nexecutor = "local"\n')
+    assert await asked(router, "hpc") == ["token", "finish"]
+
+
+async def test_a_tier_that_is_added_leaves_the_others_open(following):
+    file, router = following
+    file.write_text("")
+    await asked(router, "local")
+    with pytest.raises(ConfigError, match="not configured"):
+        await asked(router, "hpc")
+    file.write_text('[tiers.hpc]\nexecutor = "local"\n')
+    await asked(router, "hpc")
+    await asked(router, "local")
+    assert (Counted.made, Counted.closed) == (2, 0)
+
+
+async def test_a_tier_that_changed_is_closed_once_its_last_answer_has_ended(following):
+    from aiflow_jupyter.runtime.source import Request
+
+    file, router = following
+    file.write_text('[tiers.hpc]\nexecutor = "local"\n')
+    request = Request(({"role": "user", "content": "Hi"},), tier="hpc")
+    answer = router.stream(request)
+    await anext(answer)
+    file.write_text('[tiers.hpc]\nexecutor = "local"\nmodel = "other"\n')
+    await asked(router, "hpc")
+    assert Counted.closed == 0
+    await answer.aclose()
+    assert Counted.closed == 1
