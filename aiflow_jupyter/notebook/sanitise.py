@@ -30,6 +30,7 @@ _FENCE_MARK = re.compile(r"`{3,}|~{3,}")
 _CODE_SPAN = re.compile(r"(?<![`\\])(`{1,2})(?!`)([^\n]*?[^`\n])\1(?!`)")
 _IMAGE = re.compile(r"(?<!!)(!*)!\[(\]?)")
 _LINK = re.compile(r"\]\((\s*)")
+_BRACKET = re.compile(r"\\.|[\[\]]", re.DOTALL)
 _DEFINITION = re.compile(r"\]:")
 _SCHEME = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.\-]*):")
 _ALLOWED_SCHEMES = frozenset({"http", "https", "mailto"})
@@ -110,7 +111,21 @@ def _prose(text: str) -> str:
         last = span.end()
     out.append(_escape(text[last:]))
     # Links are judged on the whole paragraph text, so that a code span can't hide the start of one.
-    return _links("".join(out))
+    return _closed(_links("".join(out)))
+
+
+def _closed(text: str) -> str:
+    """The paragraphs with brackets that stay open shown as such.
+
+    For such a one marked finds a `]:` beyond blank lines too, in a fenced block, whose first mark is lost with it.
+    """
+    open_from = len(text)
+    for bracket in _BRACKET.finditer(text):
+        if bracket[0] == "]":
+            open_from = len(text)
+        elif bracket[0] == "[":
+            open_from = min(open_from, bracket.start())
+    return text[:open_from] + text[open_from:].replace("[", "&#91;")
 
 
 def _escape(text: str) -> str:

@@ -98,6 +98,9 @@ HOSTILE = [
     '[a](http://e/ \'@\\@0@@\')\n\n```\n\\begin{x}"onmouseover="a=1"\\end{x}\n```',
     '[a](http://e/@@0$x$@@)\n\n```\n\\begin{x}"onmouseover="a=1"\\end{x}\n```',
     '[a](http://e/$\n```\n"onmouseover="a=1"$)\n```',
+    "[\n```\n]:x\n```\n```\n<img src=x onerror=a>",
+    "a [b\\]\n\n[\\[\n```\n]: x\n```\n```\n<img src=x onerror=a>",
+    "> [\n```\n]:x\n```\n```\n<img src=x onerror=a>",
     '[a](http://e/\\begin{x}\n\n```\n\n"onmouseover="a=1"\\end{x})\n```',
 ]  # fmt: skip
 
@@ -307,7 +310,7 @@ FRAGMENTS = st.one_of(
          "[a](http://e/ '", "[a](<", "http://e/", "www.e.example", "a@b.example", "<http://e/>", "mailto:a@b.example",
          "![i](http://e/", '"onmouseover="a=1"', "'onmouseover='a=1'", "|a|b|\n|:-|-|\n|", "[r]: http://e/",
          "[r]", "\n# ",
-         "\n```\n", "\n```python\n", "\n~~~\n", "~", "~T", "~D", "- [ ] ", "*", "_", "<code>", "\n\n"]
+         "\n```\n", "\n```python\n", "\n~~~\n", "~", "~T", "~D", "- [ ] ", "*", "\n[", "]: x", "_", "<code>", "\n\n"]
     ),
 )  # fmt: skip
 
