@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 
-from aiflow_jupyter.errors import AiflowError, CommandError, RunError
+from aiflow_jupyter.errors import AiflowError, CommandError, RunError, plain
 from aiflow_jupyter.notebook import options as cell_options
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
     def _line(self, line: str) -> None:
         command, *words = cell_options.parse_line(line)
         if command == "runs":
-            print(self._runs_text())  # noqa: T201
+            print(plain(self._runs_text()))  # noqa: T201
         elif command == "cancel":
             print(self._cancel(words))  # noqa: T201
         elif command == "graphs":

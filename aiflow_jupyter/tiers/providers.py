@@ -38,14 +38,16 @@ class WhenAsked:
         self._made: Provider | None = None
         self._answering = 0
         self._retired = False
+        self._lock = asyncio.Lock()
 
     async def stream(self, request: Request) -> AsyncGenerator[Event, None]:
         """See `runtime.source.Source`."""
-        if self._made is None:
-            self._made = self._make()
-        events = self._made.stream(request)
         self._answering += 1
         try:
+            async with self._lock:
+                if self._made is None:
+                    self._made = await asyncio.to_thread(self._make)  # it reads files
+                events = self._made.stream(request)
             async with aclosing(events):
                 async for event in events:
                     yield event
