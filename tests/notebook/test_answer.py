@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import re
+import time
 from itertools import pairwise
 
 import pytest
@@ -203,7 +204,6 @@ def test_a_host_that_was_stopped_starts_again(the_host):
 
 def test_a_blocked_loop_is_told_by_the_name_of_its_node_and_starts_nothing_later(the_host, provider, monkeypatch):
     import threading
-import time
 
     from aiflow_kernel import life
 
