@@ -42,6 +42,7 @@ MANY = Limits(
     joins_per_minute=100_000,
     joins_per_minute_source=100_000,
     sockets_per_source=4096,
+    handshakes=4096,
 )
 
 

@@ -20,7 +20,14 @@ from typing import Literal, NoReturn
 from urllib.parse import SplitResult, urlsplit
 
 from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidHandshake, InvalidMessage, InvalidProxyStatus, InvalidStatus, ProxyError
+from websockets.exceptions import (
+    ConnectionClosed,
+    InvalidHandshake,
+    InvalidMessage,
+    InvalidProxyStatus,
+    InvalidStatus,
+    ProxyError,
+)
 from websockets.typing import Subprotocol
 
 from aiflow_jupyter.relay.errors import (
@@ -279,7 +286,8 @@ class Link:
             raise RelayUnreachable(
                 f"the proxy does not lead to {self.host} ({type(error).__name__})", hint="look at HTTPS_PROXY, NO_PROXY"
             ) from None
-        except (OSError, TimeoutError, InvalidMessage, EOFError) as error:
+        except (OSError, TimeoutError, InvalidMessage, EOFError, ConnectionClosed, AssertionError) as error:
+            # The last two are what websockets makes of a relay that is too full to wait for the request.
             raise RelayUnreachable(f"no connection to {self.host} ({type(error).__name__})") from None
         except InvalidHandshake as error:
             raise RelayRefused(

@@ -16,9 +16,10 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import Protocol, Side
 
 from aiflow_jupyter.relay.cutter import Cutter, header, masked
-from aiflow_jupyter.relay.errors import RelayError
+from aiflow_jupyter.relay.errors import RelayError, RelayUnreachable
 from aiflow_jupyter.relay.frames import MAX_FRAME
 from aiflow_jupyter.relay.link import Link
+from aiflow_jupyter.relay.wire import Wire
 
 CHANNEL = "ab" * 16
 
@@ -206,3 +207,25 @@ class TestWire:
             assert got == [b"one"]
             await wire.close()
             wire.write([b"into nowhere"])  # a line that closes loses what is written
+
+    async def test_a_relay_that_answers_before_it_was_asked_is_asked_again_later(self):
+        async def refuse(reader, writer):
+            writer.write(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
+            writer.close()
+
+        async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+            link = Link(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", CHANNEL, "consumer", "capability")
+            for _ in range(20):
+                with pytest.raises(RelayUnreachable):
+                    await link.connect()
+
+        class Early(Wire):
+            async def handshake(self, *args, **options):
+                self.data_received(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
+                await super().handshake(*args, **options)
+
+        async with Relay(b"") as relay:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("aiflow_jupyter.relay.link.Wire", Early)
+                with pytest.raises(RelayUnreachable):
+                    await relay.link.connect()
