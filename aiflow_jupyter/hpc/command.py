@@ -3,9 +3,13 @@
 # ruff: noqa: PLC0415 - imported when used, so that the command starts quickly
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 import click
+
+from aiflow_jupyter.errors import ConfigError
 
 
 @click.command()
@@ -44,15 +48,21 @@ def worker(bundle: Path | None, *, print_config: bool, print_slurm: bool) -> Non
 def worker_key(file: Path | None) -> None:
     """Make this worker's key pair, once, and print its public key; the private one stays in a file of mode 0600."""
     from aiflow_jupyter.hpc.worker import KEY_FILE
+    from aiflow_jupyter.relay.capability import EMPTY, write_private
     from aiflow_jupyter.relay.crypto import WorkerKey
 
-    path = (file or Path(KEY_FILE)).expanduser()
-    if path.exists():
+    try:
+        path = (file or Path(KEY_FILE)).expanduser()
+    except RuntimeError as error:  # a ~ without a home
+        raise ConfigError(f"no place for the key: {error}", code="AF971") from None
+    key = WorkerKey.generate()
+    if os.path.lexists(path) or not write_private(path, key.secret_text() + "\n"):
+        with suppress(OSError):
+            if path.is_file() and not path.stat().st_size:
+                raise ConfigError(f"the key file {path} is empty", code="AF971", hint=EMPTY)
         key = WorkerKey.load(path, env={})
         click.echo(f"the key in {path} is kept", err=True)
     else:
-        key = WorkerKey.generate()
-        key.save(path)
         click.echo(f"private key in {path}; in aiflow.toml of the notebook's machine, under [tiers.hpc]:", err=True)
         click.echo(f'worker_key = "{key.public}"', err=True)
     click.echo(key.public)

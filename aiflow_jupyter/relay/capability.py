@@ -15,6 +15,8 @@ import hmac
 import os
 import secrets
 import struct
+import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -30,6 +32,7 @@ _NAMES: dict[int, Role] = {number: role for role, number in _ROLES.items()}
 _CONTEXT = b"aiflow-relay.1 capability\x00"
 _LENGTH = 88
 _SECRET_BYTES = 32
+EMPTY = "It can be deleted: nothing is in it. A new one is made then."
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +74,14 @@ class Secret:
         Raises:
             ConfigError: the file is readable by others, not ours, or no secret.
         """
+        if not os.path.lexists(path):
+            write_private(path, secrets.token_hex(_SECRET_BYTES) + "\n")
+        text = read_private(path).strip()
         try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            pass
-        except OSError as error:
-            raise ConfigError(f"the relay's secret file {path} can't be made: {error.strerror}", code="AF970") from None
-        else:
-            with os.fdopen(handle, "w", encoding="ascii") as file:
-                file.write(secrets.token_hex(_SECRET_BYTES) + "\n")
-        try:
-            return cls(bytes.fromhex(read_private(path).strip()))
+            return cls(bytes.fromhex(text))
         except ValueError:
+            if not text:
+                raise ConfigError(f"the relay's secret file {path} is empty", code="AF970", hint=EMPTY) from None
             raise ConfigError(
                 f"the relay's secret file {path} does not hold {_SECRET_BYTES} bytes in hexadecimal",
                 code="AF970",
@@ -118,6 +117,57 @@ class Secret:
 
     def __repr__(self) -> str:
         return "Secret(...)"
+
+
+def write_private(path: Path, text: str, *, replace: bool = False) -> bool:
+    """Write a file that only its owner may read: whole, or not at all. Its folder is made where there is none.
+
+    Args:
+        path: the file.
+        text: its content.
+        replace: take the place of a file that is there; otherwise such a file is kept as it is.
+
+    Returns:
+        Whether it was written.
+
+    Raises:
+        ConfigError: it can't be written.
+    """
+    draft = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # with mode 0600
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if replace:
+            Path(draft).replace(path)
+            return True
+        return _place(Path(draft), path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} can't be written: {error.strerror or error}",
+            code="AF971",
+            hint="Nothing was changed. Make room or name another place, and run it again.",
+        ) from None
+    finally:
+        if draft is not None:
+            with suppress(OSError):
+                Path(draft).unlink(missing_ok=True)
+
+
+def _place(draft: Path, path: Path) -> bool:
+    """Give the draft its name, unless something has it."""
+    try:
+        path.hardlink_to(draft)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without links
+        if os.path.lexists(path):
+            return False
+        draft.replace(path)
+    return True
 
 
 def read_private(path: Path) -> str:

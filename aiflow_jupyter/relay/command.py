@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from aiflow_jupyter.errors import ConfigError
+
 STATE = "~/.aiflow/relay"
 
 _state = click.option(
@@ -132,6 +134,13 @@ def revoke(name: str, state: Path) -> None:
 
 
 def _directory(state: Path) -> Path:
-    directory = state.expanduser()
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        directory = state.expanduser()
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(
+            f"the relay's state can't be in {state}: {getattr(error, 'strerror', '') or error}",
+            code="AF971",
+            hint="Name a directory that is yours, or can be made: --state or AIFLOW_RELAY_STATE.",
+        ) from None
     return directory

@@ -12,16 +12,14 @@ import hashlib
 import hmac
 import json
 import logging
-import os
 import re
 import secrets
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aiflow_jupyter.errors import AiflowError, ConfigError
-from aiflow_jupyter.relay.capability import read_private
+from aiflow_jupyter.relay.capability import EMPTY, read_private, write_private
 
 log = logging.getLogger("aiflow_jupyter.relay")
 
@@ -74,7 +72,7 @@ class KeyStore:
         """Make a key and store its hash; the returned text is the only copy of the key.
 
         Raises:
-            ConfigError: the name is taken or no name.
+            ConfigError: the name is taken or no name, or the file can't be written.
         """
         self._load()
         if not _NAME.fullmatch(name):
@@ -93,7 +91,7 @@ class KeyStore:
         """Forget a key: it opens no more channels, and channels it opened can't be joined any more.
 
         Raises:
-            ConfigError: there is none of that name.
+            ConfigError: there is none of that name, or the file can't be written.
         """
         self._load()
         if name not in self._by_name:
@@ -145,9 +143,12 @@ class KeyStore:
         if stamp is None:
             self._take([])
         else:
+            text = read_private(self._path)
+            if not text.strip():
+                raise ConfigError(f"the file of relay keys {self._path} is empty", code="AF972", hint=EMPTY)
             try:
-                self._take([_read(entry) for entry in _entries(json.loads(read_private(self._path)))])
-            except (ValueError, KeyError, TypeError):
+                self._take([_read(entry) for entry in _entries(json.loads(text))])
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 raise ConfigError(f"{self._path} is not a file of relay keys", code="AF972") from None
         self._seen = stamp
 
@@ -159,18 +160,7 @@ class KeyStore:
     def _store(self, keys: list[PersonalKey]) -> None:
         if self._path is not None:
             content = {"version": _VERSION, "keys": [_write(key) for key in keys]}
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # A new file (mkstemp gives it mode 0600) takes the old one's place whole, or not at all.
-            handle, draft = tempfile.mkstemp(dir=self._path.parent, prefix=".keys-")
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    json.dump(content, file, indent=1)
-                    file.flush()
-                    os.fsync(file.fileno())
-                Path(draft).replace(self._path)
-            except BaseException:
-                Path(draft).unlink(missing_ok=True)
-                raise
+            write_private(self._path, json.dumps(content, indent=1), replace=True)
             self._seen = self._stamp()
         self._take(keys)
 
