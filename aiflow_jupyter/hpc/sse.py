@@ -26,7 +26,8 @@ class Events:
         self._longest = longest
         self._line: list[str] = []  # the beginning of a line
         self._data: list[str] = []
-        self._size = 0
+        self._held = 0  # characters of `_data`, and one for each line of it
+        self._open = 0  # characters of `_line`
         self._begun = False
         self._return = False  # the last piece ended with CR, and a LF would belong to it
 
@@ -50,11 +51,12 @@ class Events:
         for line in lines:
             whole = "".join((*self._line, line))
             self._line.clear()
+            self._open = 0
             self._take(whole, events)
         if rest:
             self._line.append(rest)
-        self._size = self._size + len(rest) if not lines else len(rest) + sum(map(len, self._data))
-        if self._size > self._longest:
+            self._open += len(rest)
+        if self._held + self._open > self._longest:
             raise HpcError(f"the model server sent an event of more than {self._longest:,} bytes", code="AF708")
         return events
 
@@ -63,7 +65,9 @@ class Events:
             if self._data:
                 events.append("\n".join(self._data))
                 self._data.clear()
+                self._held = 0
             return
         name, _, value = line.partition(":")
         if name == "data":
             self._data.append(value.removeprefix(" "))
+            self._held += len(value) + 1

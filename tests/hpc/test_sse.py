@@ -80,3 +80,15 @@ def test_many_lines_without_an_event_are_refused_too():
 def test_a_long_stream_of_short_events_is_no_long_event():
     events = Events(longest=1000)
     assert sum(len(events.feed(b"data: 0123456789\n\n")) for _ in range(1000)) == 1000
+
+
+def test_data_lines_without_data_count_toward_the_longest_event():
+    events = Events(longest=100)
+    events.feed(b"data:\n" * 100)
+    with pytest.raises(HpcError, match="more than 100"):
+        events.feed(b"data:\n")
+
+
+def test_many_short_events_are_no_long_one():
+    events = Events(longest=10)
+    assert len(events.feed(b"data: abc\n\n" * 100)) == 100
