@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
-from aiflow_jupyter.hpc import worker
+from aiflow_jupyter.hpc import modelserver, worker
 from aiflow_jupyter.hpc.errors import HpcError
 from aiflow_jupyter.hpc.globus import globus_executor
 from aiflow_jupyter.providers.secret import Secret
@@ -77,10 +77,13 @@ class LocalExecutor(Executor):
         """Start the worker on the task `args[0]`; `fn` is `worker.run`.
 
         Raises:
-            HpcError: this executor is closed, is asked for something else, or can't start a process.
+            HpcError: this executor is closed, is asked for something else, knows no model server, or can't start a
+                process.
         """
         if fn is not worker.run or len(args) != 1 or kwargs:
             raise HpcError("a local worker runs `worker.run` and nothing else", code="AF991")
+        if self._server is None:
+            _need_server_file()
         with self._lock:
             if self._closed:
                 raise HpcError("the executor is closed", code="AF996")
@@ -131,6 +134,17 @@ class LocalExecutor(Executor):
         with self._lock, suppress(HpcError):
             if self._spare and not self._closed and self._waiting is None:
                 self._waiting = _Child(self._key)
+
+
+def _need_server_file() -> None:
+    """Here, unlike in a job on a cluster, nothing is still on its way that would write the file."""
+    path = Path(os.environ.get("AIFLOW_MODEL_SERVER_FILE") or modelserver.FILE).expanduser()
+    if not path.exists():
+        raise HpcError(
+            f"nothing says where the model server is: no address is set, and there is no {path}",
+            code="AF991",
+            hint='Set its address in aiflow.toml, under [tiers.hpc]: model_server = "http://127.0.0.1:8000/v1"',
+        )
 
 
 class _Child:

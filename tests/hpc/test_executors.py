@@ -177,3 +177,13 @@ async def test_the_worker_as_a_program_reads_one_argument_and_writes_one_result(
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert json.loads(done.stdout)["status"] == "version"
+
+
+async def test_without_an_address_and_a_server_file_a_local_worker_is_refused_at_once(stage, monkeypatch, tmp_path):
+    monkeypatch.setenv("AIFLOW_MODEL_SERVER_FILE", str(tmp_path / "server.json"))
+    executor = LocalExecutor(stage.key)
+    with pytest.raises(HpcError, match="no address is set") as refused:
+        await all_of(stage.ask(executor=executor))
+    await asyncio.to_thread(executor.shutdown)
+    assert refused.value.code == "AF991"
+    assert "model_server = " in refused.value.hint
