@@ -6,6 +6,7 @@ import json
 import re
 from typing import Final
 
+from aiflow_jupyter.errors import plain
 from aiflow_jupyter.hpc.errors import HpcError
 from aiflow_jupyter.hpc.task import Result
 
@@ -37,9 +38,10 @@ def said_by_worker(message: str) -> HpcError:
     """The error that a worker ended its stream with."""
     try:
         said = json.loads(message)
-        return HpcError(str(said["message"]), code=str(said["code"]), hint=str(said["hint"]))
-    except (ValueError, KeyError, TypeError):
-        return HpcError(message or "the worker ended the answer with an error")
+        code = said["code"] if _CODE.fullmatch(str(said["code"])) else HpcError.code
+        return HpcError(plain(str(said["message"])), code=code, hint=plain(str(said["hint"])))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return HpcError(plain(message) or "the worker ended the answer with an error")
 
 
 def job_failed(error: BaseException) -> HpcError:

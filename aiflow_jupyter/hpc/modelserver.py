@@ -21,21 +21,35 @@ from typing import Any, Final
 
 import httpx
 
+from aiflow_jupyter.errors import encodable, plain
 from aiflow_jupyter.hpc.errors import HpcError
 from aiflow_jupyter.hpc.sse import Events
 from aiflow_jupyter.relay.link import loopback
 
 FILE: Final = "~/.aiflow/server.json"
 _BODY: Final = 64 * 1024
+_MODELS: Final = 1024 * 1024
 _LONGEST: Final = 400
 _PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _NO_SECRET: Final = 8  # a key as short as `EMPTY` is none
 
-Report = Callable[[float], Awaitable[None]]
+_NO_LIST: Final = "Is that the address of an OpenAI-compatible API? Name a model, or look at /v1/models there."
+LOADING: Final = "model loading"
+
+Report = Callable[[str, float], Awaitable[None]]
 
 
 class NotReadyError(Exception):
-    """The server is loading its model, or not there yet."""
+    """The server is loading its model, or not there yet.
+
+    Args:
+        why: the reason, for the error that comes once it is late.
+        now: what is said meanwhile; the reason, unless the server itself says that it is loading.
+    """
+
+    def __init__(self, why: str, now: str = "") -> None:
+        super().__init__(why)
+        self.now = now or why
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +81,9 @@ class Server:
                 content = json.loads(file.read(8192))
             return cls(str(content["url"]), str(content.get("key") or ""))
         except FileNotFoundError:
-            raise NotReadyError(f"neither AIFLOW_MODEL_SERVER nor {path} says where it is") from None
+            raise NotReadyError(
+                f"neither AIFLOW_MODEL_SERVER nor {path} says where it is", "nothing says yet where the model server is"
+            ) from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise HpcError(
                 f"{path} does not say where the model server is ({type(error).__name__})",
@@ -117,7 +133,7 @@ async def answer(
     Args:
         body: the chat's OpenAI fields; `model` and `stream` are set here.
         model: the model's name, None for the server's first.
-        report: told the seconds spent waiting for a server that is not ready.
+        report: told what a server that is not ready is waited for, and the seconds spent on it.
         find: says where the server is.
         load_timeout: seconds that it may take to get ready.
         token_timeout: seconds that it may be silent.
@@ -127,13 +143,12 @@ async def answer(
     """
     started = time.monotonic()
     for pause in _pauses():
-        why = ""
         try:
             async with _asked(find(), body, model, token_timeout) as pieces:
                 async for data in pieces:
                     yield data
         except NotReadyError as error:
-            why = str(error)
+            why, now = str(error), error.now
         else:
             return
         waited = time.monotonic() - started
@@ -143,7 +158,7 @@ async def answer(
                 code="AF987",
                 hint="Look at the log of the job that starts it, and at its address in the worker's environment.",
             )
-        await report(waited)
+        await report(now, waited)
         await asyncio.sleep(pause)
 
 
@@ -162,8 +177,8 @@ async def _asked(
                     headers={"Accept": "text/event-stream"},
                 )
                 response = await client.send(request, stream=True)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise NotReadyError(f"nothing answers at {_where(client)} ({type(error).__name__})") from None
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            raise NotReadyError(f"nothing answers at {_where(client)}") from None
         except httpx.RequestError as error:
             raise _cut(f"the connection was lost ({type(error).__name__})") from None
         except TimeoutError:
@@ -175,21 +190,33 @@ async def _asked(
 
 
 async def _first_model(client: httpx.AsyncClient, server: Server) -> str:
-    response = await client.get("models")
+    async with client.stream("GET", "models") as response:
+        content = b""
+        async for piece in response.aiter_bytes():
+            content += piece
+            if len(content) > _MODELS:
+                raise HpcError(
+                    f"the model server at {_where(client)} lists models in more than {_MODELS:,} bytes",
+                    code="AF708",
+                    hint=_NO_LIST,
+                )
     if response.status_code != httpx.codes.OK:
-        raise _refused(response, server.redact(response.text[:_BODY]))
+        raise _refused(response, server.redact(content[:_BODY].decode("utf-8", "replace")))
     try:
-        return str(response.json()["data"][0]["id"])
-    except (ValueError, LookupError, TypeError):
+        models = json.loads(content)["data"]
+        if models == []:
+            raise NotReadyError("it lists no model yet", LOADING)
+        return encodable(str(models[0]["id"]))
+    except (ValueError, LookupError, TypeError, RecursionError):
         raise HpcError(
             f"the model server at {_where(client)} lists no model",
             code="AF704",
-            hint="Is that the address of an OpenAI-compatible API? Name a model, or look at /v1/models there.",
+            hint=_NO_LIST,
         ) from None
 
 
 async def _check(response: httpx.Response, server: Server) -> None:
-    kind = response.headers.get("content-type", "").partition(";")[0].strip()
+    kind = plain(response.headers.get("content-type", "")).partition(";")[0].strip()[:_LONGEST]
     if response.status_code == httpx.codes.OK and kind == "text/event-stream":
         return
     text = ""
@@ -233,9 +260,9 @@ async def _data(response: httpx.Response, silence: float) -> AsyncGenerator[str,
 
 def _refused(response: httpx.Response, text: str) -> Exception:
     status = response.status_code
-    said = f" (HTTP {status} {response.reason_phrase})".replace(" )", ")") + _said(text)
+    said = f" (HTTP {status} {plain(response.reason_phrase)})".replace(" )", ")") + _said(text)
     if status == httpx.codes.SERVICE_UNAVAILABLE:
-        return NotReadyError(f"it says that it is not ready{said}")
+        return NotReadyError(f"it says that it is not ready{said}", LOADING)
     code, what, hint = "AF706", "refused the request", "Check its length and its options."
     if status in {401, 403}:
         code, what = "AF703", "refused the worker's key"
@@ -261,7 +288,7 @@ def _said(text: str) -> str:
         said = json.loads(said)
     while isinstance(said, dict):
         said = next((said[key] for key in ("error", "message", "detail") if said.get(key)), "")
-    line = " ".join(str(said).split())
+    line = " ".join(plain(str(said)).split())
     return (": " + (line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…")) if line else ""
 
 

@@ -28,7 +28,8 @@ from aiflow_jupyter.errors import AiflowError
 from aiflow_jupyter.hpc import worker
 from aiflow_jupyter.hpc.errors import HpcError
 from aiflow_jupyter.hpc.fates import job_failed, said_by_worker, without_answer
-from aiflow_jupyter.hpc.task import Result, Task, seal_task, unpack_result
+from aiflow_jupyter.hpc.modelserver import LOADING
+from aiflow_jupyter.hpc.task import Result, Task, plain_line, seal_task, unpack_result
 from aiflow_jupyter.hpc.terms import RelayAt, Timeouts
 from aiflow_jupyter.relay.client import Status, StreamConsumer, create_channel
 from aiflow_jupyter.relay.crypto import new_secret
@@ -233,8 +234,9 @@ class RemoteStream:
             self._joined = self._joined or self._last
             self._worker = str(item.get("worker") or self._worker)
             seconds = item.get("seconds")
-            after = f" {seconds:.0f} s" if isinstance(seconds, int | float) else ""
-            self._state = f"{item.get('status')}{after}"[:80]
+            status = plain_line(item.get("status"), 100)
+            after = f"{'' if status == LOADING else ','} {seconds:.0f} s" if isinstance(seconds, int | float) else ""
+            self._state = f"{status}{after}"
             self._tell()
         return None
 

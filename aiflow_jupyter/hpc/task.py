@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, get_args
 
 import msgpack  # type: ignore[import-untyped]
 
+from aiflow_jupyter.errors import encodable
 from aiflow_jupyter.hpc.errors import HpcError
 from aiflow_jupyter.relay.crypto import SECRET_BYTES, WorkerKey, open_result, seal_request, seal_result
 from aiflow_jupyter.relay.errors import RelayError, RequestUnreadable
@@ -112,7 +113,8 @@ def seal_task(task: Task, public: str) -> str:
         KeyUnusable: that is no public key.
     """
     content = {**asdict(task), "secret": _b64(task.secret)}
-    payload = json.dumps(content, separators=(",", ":")).encode()
+    # Half a character, as a cut emoji leaves one, is in no encoding: the model server gets the sign for such a one.
+    payload = encodable(json.dumps(content, separators=(",", ":"), ensure_ascii=False)).encode()
     payload += b" " * (-len(payload) % _BLOCK)
     kid = key_id(public)
     sealed = seal_request(public, payload, purpose=_PURPOSE, context=kid.encode())
@@ -193,7 +195,7 @@ def unpack_result(text: object, secret: bytes, channel: str) -> Result:
             hint="Install the same release of aiflow-jupyter in the notebook and on the cluster.",
         )
     said = outer.get("error")
-    error = (_plain(said.get("code"), 8), _plain(said.get("message"), 400)) if isinstance(said, dict) else None
+    error = (plain_line(said.get("code"), 8), plain_line(said.get("message"), 400)) if isinstance(said, dict) else None
     if outer.get("sealed") is None:
         return Result(status, error)
     try:
@@ -219,7 +221,7 @@ def _object(text: object, what: str) -> dict[str, Any]:
     return value
 
 
-def _plain(value: object, length: int) -> str:
+def plain_line(value: object, length: int) -> str:
     """Words that another machine wrote, as one short printable line."""
     return "".join(letter if letter.isprintable() else " " for letter in str(value or ""))[:length]
 

@@ -212,7 +212,7 @@ class _Job:
         pieces = modelserver.answer(
             task.body,
             task.model,
-            self._loading,
+            self._waiting,
             find=self._find,
             load_timeout=task.load_timeout,
             token_timeout=task.token_timeout,
@@ -224,8 +224,8 @@ class _Job:
         except HpcError as error:
             self._record.fail(error)
 
-    async def _loading(self, seconds: float) -> None:
-        await self._emit({"status": "model loading", "seconds": round(seconds, 1)})
+    async def _waiting(self, what: str, seconds: float) -> None:
+        await self._emit({"status": what, "seconds": round(seconds, 1)})
 
     async def _emit(self, item: Any) -> None:
         self._record.add(item)

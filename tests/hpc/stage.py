@@ -47,6 +47,7 @@ class FakeVllm:
         self.gate.set()
         self.free = 0
         self.status, self.kind, self.body = 200, "text/event-stream", b""
+        self.models = b'{"object": "list", "data": [{"id": "first-model"}]}'
         self.loading = 0
         self.cut = False
         self.silent = False
@@ -94,7 +95,7 @@ class FakeVllm:
             self.loading -= 1
             self._whole(writer, 503, "application/json", b'{"error": {"message": "Loading model"}}')
         elif path.endswith("/models") and self.status == 200:
-            self._whole(writer, 200, "application/json", b'{"object": "list", "data": [{"id": "first-model"}]}')
+            self._whole(writer, 200, "application/json", self.models)
         elif self.status != 200 or self.kind != "text/event-stream":
             self._whole(writer, self.status, self.kind, self.body)
         else:

@@ -289,7 +289,7 @@ async def test_the_server_file_is_read_for_each_task_once_it_is_there(stage, mon
     file = tmp_path / "server.json"
     monkeypatch.setenv("AIFLOW_MODEL_SERVER_FILE", str(file))
     asking = asyncio.create_task(all_of(stage.ask()))
-    while not any(report.startswith("model loading") for report in stage.reports):
+    while not any(report.startswith("nothing says yet where the model server is, ") for report in stage.reports):
         await asyncio.sleep(0.01)
     file.touch(0o600)
     file.write_text(json.dumps({"url": stage.vllm.url, "key": "a-key"}))
@@ -538,3 +538,44 @@ async def test_a_complete_answer_does_not_wait_for_a_server_that_keeps_the_conne
     assert (await all_of(stage.ask(timeouts=times)))[-1] == "[DONE]"
     async with asyncio.timeout(10):
         await stage.vllm.stopped.wait()
+
+
+async def test_while_nothing_answers_the_reports_say_so_and_do_not_speak_of_loading(stage, monkeypatch):
+    monkeypatch.setenv("AIFLOW_MODEL_SERVER", "http://127.0.0.1:9")
+    await failure(stage.ask(timeouts=replace(QUICK, first_token=1.0)))
+    assert "nothing answers at 127.0.0.1:9, 0 s" in stage.reports
+    assert not [report for report in stage.reports if "loading" in report]
+
+
+async def test_a_server_that_lists_no_model_yet_is_loading(stage):
+    stage.vllm.models = b'{"data": []}'
+    await failure(stage.ask(timeouts=replace(QUICK, first_token=1.0)))
+    assert "model loading 0 s" in stage.reports
+
+
+@pytest.mark.parametrize(
+    ("models", "code"),
+    [
+        (b"[" * 200_000, "AF704"),
+        (b'{"data": ' + b"[" * 200_000, "AF704"),
+        (b'{"data": [1]}', "AF704"),
+        (b" " * 1_100_000, "AF708"),
+    ],
+)
+async def test_a_list_of_models_that_is_none_is_an_error_of_the_server(stage, models, code):
+    stage.vllm.models = models
+    assert (await failure(stage.ask())).code == code
+
+
+async def test_the_words_of_a_model_server_can_neither_steer_a_terminal_nor_break_an_encoding(stage):
+    stage.vllm.status, stage.vllm.kind = 400, "application/json"
+    stage.vllm.body = b'{"message": "a\\u001b[31m b \\ud83d \\ud83d\\ude00 \\u202e"}'
+    said = (await failure(stage.ask(model="m"))).message
+    assert "a[31m b \ufffd \U0001f600" in said
+    assert said.isprintable()
+
+
+async def test_half_a_character_in_a_prompt_is_replaced_and_the_answer_comes(stage):
+    body = {"messages": [{"role": "user", "content": "half \ud83d, whole \ud83d\ude00"}]}
+    assert await all_of(stage.ask(body)) == payloads("vllm")
+    assert stage.vllm.asked[0]["messages"][0]["content"] == "half \ufffd, whole \U0001f600"

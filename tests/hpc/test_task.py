@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from aiflow_jupyter.errors import AiflowError
 from aiflow_jupyter.hpc.errors import HpcError
+from aiflow_jupyter.hpc.fates import said_by_worker
 from aiflow_jupyter.hpc.record import Record
 from aiflow_jupyter.hpc.task import LIMIT, Result, Task, open_task, pack_result, seal_task, unpack_result
 from aiflow_jupyter.relay.crypto import WorkerKey
@@ -143,3 +144,9 @@ def test_a_record_forgets_only_the_oldest_items_and_knows_how_many():
     assert record.truncated
     assert [*record.items] == [f"item {number}" for number in range(record.first, 20)]
     assert record.first + len(record.items) == 20
+
+
+def test_what_a_worker_says_as_an_error_is_cleaned_and_its_code_is_one():
+    error = said_by_worker(json.dumps({"code": "x\x1b", "message": "a\x1b[2J\ud800", "hint": "\u202eb"}))
+    assert (error.code, error.message, error.hint) == ("AF985", "a[2J\ufffd", "b")
+    assert said_by_worker("[" * 100_000).code == "AF985"
