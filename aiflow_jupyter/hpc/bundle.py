@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import ast
 import os
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from aiflow_jupyter.hpc import worker
+from aiflow_jupyter.hpc.errors import HpcError
 
 NEEDS: Final = ("websockets>=15", "cryptography>=47", "httpx>=0.27,<1", "msgpack>=1")
 _ROOT: Final = Path(worker.__file__).parents[2]
@@ -28,18 +30,29 @@ def write(path: Path) -> list[str]:
     """Write the bundle; returns the names of the modules in it.
 
     Raises:
+        HpcError: something other than a regular file is there.
         OSError: it can't be written there.
     """
+    path = path.parent.resolve() / path.name
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise HpcError(
+            f"{path} is there, and is no regular file",
+            code="AF991",
+            hint="Name a new file, or a bundle that may be replaced; a link is not followed.",
+        )
     modules = worker_modules()
-    draft = path.with_name(f".{path.name}.draft")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    draft = Path(name)
     try:
         # Stored, not deflated: the bytes then depend on no library's version.
-        with draft.open("wb") as file:
+        with os.fdopen(handle, "w+b") as file:
             file.write(b"#!/usr/bin/env python3\n")
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as bundle:
                 _add(bundle, "__main__.py", _MAIN.encode())
                 for source in modules.values():
                     _add(bundle, source.relative_to(_ROOT).as_posix(), source.read_bytes())
+            file.flush()
+            os.fsync(file.fileno())
         draft.chmod(0o755)
         draft.replace(path)
     except BaseException:

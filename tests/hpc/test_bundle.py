@@ -19,6 +19,7 @@ from aiflow_jupyter.hpc import worker
 from aiflow_jupyter.hpc.bundle import NEEDS, worker_modules, write
 from aiflow_jupyter.hpc.command import worker as command
 from aiflow_jupyter.hpc.command import worker_key
+from aiflow_jupyter.hpc.errors import HpcError
 from aiflow_jupyter.relay.crypto import WorkerKey
 
 ROOT = Path(worker.__file__).parents[2]
@@ -192,6 +193,34 @@ def test_aiflow_keys_worker_makes_a_key_once_and_prints_its_public_part(tmp_path
     assert public == again.stdout.strip().splitlines()[-1] == WorkerKey.load(file, env={}).public
     assert file.stat().st_mode & 0o777 == 0o600
     assert "secret" not in first.output
+
+
+@pytest.mark.parametrize("what", ["folder", "pipe", "link to a file", "link to a device", "link to nothing"])
+def test_a_bundle_takes_the_place_of_a_regular_file_only(tmp_path, what):
+    path, target = tmp_path / "w.pyz", tmp_path / "target"
+    if what == "folder":
+        path.mkdir()
+    elif what == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to({"link to a file": target, "link to a device": Path(os.devnull)}.get(what, tmp_path / "no"))
+        target.write_text("mine")
+    before = {file: file.lstat().st_mode for file in tmp_path.iterdir()}
+    with pytest.raises(HpcError, match="no regular file") as refused:
+        write(path)
+    assert refused.value.code == "AF991"
+    assert {file: file.lstat().st_mode for file in tmp_path.iterdir()} == before
+    assert not target.exists() or target.read_text() == "mine"
+
+
+def test_a_device_is_refused_by_the_command_and_an_older_bundle_replaced(tmp_path):
+    refused = CliRunner().invoke(command, ["--bundle", os.devnull])
+    assert isinstance(refused.exception, HpcError)
+    assert not Path(os.devnull).is_file()
+    (tmp_path / "w.pyz").write_text("old")
+    assert CliRunner().invoke(command, ["--bundle", str(tmp_path / "w.pyz")]).exit_code == 0
+    assert (tmp_path / "w.pyz").read_bytes().startswith(b"#!/usr/bin/env python3")
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 async def test_the_worker_imports_nothing_that_the_cluster_lacks():
