@@ -34,6 +34,7 @@ _PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _NO_SECRET: Final = 8  # a key as short as `EMPTY` is none
 
 _NO_LIST: Final = "Is that the address of an OpenAI-compatible API? Name a model, or look at /v1/models there."
+PART: Final = "What came so far is a part of the answer. "
 LOADING: Final = "model loading"
 
 Report = Callable[[str, float], Awaitable[None]]
@@ -180,7 +181,7 @@ async def _asked(
         except (httpx.ConnectError, httpx.ConnectTimeout):
             raise NotReadyError(f"nothing answers at {_where(client)}") from None
         except httpx.RequestError as error:
-            raise _cut(f"the connection was lost ({type(error).__name__})") from None
+            raise _cut(f"the connection was lost ({type(error).__name__})", came=False) from None
         except TimeoutError:
             raise _silent(silence) from None
         async with aclosing(response):
@@ -239,7 +240,7 @@ async def _check(response: httpx.Response, server: Server) -> None:
 
 
 async def _data(response: httpx.Response, silence: float) -> AsyncGenerator[str, None]:
-    events = Events()
+    events, came = Events(), False
     pieces = response.aiter_bytes()
     async with aclosing(pieces):  # type: ignore[type-var]  # it is a generator
         while True:
@@ -249,10 +250,11 @@ async def _data(response: httpx.Response, silence: float) -> AsyncGenerator[str,
             except TimeoutError:
                 raise _silent(silence) from None
             except httpx.RequestError as error:
-                raise _cut(f"the connection was lost ({type(error).__name__})") from None
+                raise _cut(f"the connection was lost ({type(error).__name__})", came=came) from None
             if piece is None:
                 return
             for data in events.feed(piece):
+                came = True
                 yield data
                 if data.strip() == "[DONE]":
                     return  # the answer is complete, whether or not the server closes the connection
@@ -292,11 +294,11 @@ def _said(text: str) -> str:
     return (": " + (line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…")) if line else ""
 
 
-def _cut(why: str) -> HpcError:
+def _cut(why: str, *, came: bool) -> HpcError:
     return HpcError(
         f"the model server's answer broke off: {why}",
         code="AF702",
-        hint="What came so far is a part of the answer. Run it again, or look at the server's log on the cluster.",
+        hint=f"{PART if came else ''}Run it again, or look at the server's log on the cluster.",
     )
 
 

@@ -14,15 +14,24 @@ from aiflow_jupyter.errors import AiflowError, ProviderError, StreamCut
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.hpc.errors import HpcError
 from aiflow_jupyter.hpc.executors import LocalExecutor
+from aiflow_jupyter.hpc.modelserver import PART
 from aiflow_jupyter.hpc.remote import RelayAt, RemoteStream, Timeouts
 from aiflow_jupyter.providers.chunks import Chunks
 from aiflow_jupyter.providers.secret import Secret
-from aiflow_jupyter.relay.crypto import WorkerKey
+from aiflow_jupyter.relay.crypto import WorkerKey, seal_request
+from aiflow_jupyter.relay.errors import KeyUnusable
 from aiflow_jupyter.relay.protocol import StreamLimits
 from aiflow_jupyter.relay.selfrelay import SelfRelay
 from aiflow_jupyter.runtime.source import Request
 
 NAME: Final = "hpc"
+# Below this tier the hints name arguments and options; whoever reads these has a file.
+_SETTINGS: Final = {
+    "AF917": 'In aiflow.toml, under [tiers.hpc]: an address with TLS, relay = "https://...", or relay = "self" for '
+    "one in this kernel, with relay_host and, where only you can read the line, relay_insecure = true.",
+    "AF973": "In aiflow.toml, under [tiers.hpc]: relay_host is an address of this machine; one other than loopback "
+    "needs relay_insecure = true, as it is without TLS.",
+}
 
 
 class HpcProvider:
@@ -41,6 +50,7 @@ class HpcProvider:
 
     Raises:
         RelayError: `pad` is out of bounds.
+        KeyUnusable: `worker_key` is none.
     """
 
     name = NAME
@@ -58,6 +68,7 @@ class HpcProvider:
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         StreamLimits(pad=pad)
+        _check_key(worker_key)
         self.model = model or ""
         self._make = executor
         self._executor: Executor | None = None
@@ -107,11 +118,13 @@ class HpcProvider:
         except ProviderError as error:
             if begun and not isinstance(error, StreamCut) and error.code != "AF707":
                 raise _cut(error) from error
+            if not begun:
+                error.hint = error.hint.removeprefix(PART)
             raise
         except AiflowError as error:
             if begun:
                 raise _cut(error) from error
-            raise HpcError(error.message, code=error.code, hint=error.hint) from error
+            raise HpcError(error.message, code=error.code, hint=_SETTINGS.get(error.code, error.hint)) from error
 
     async def aclose(self) -> None:
         """End the workers of this machine and the relay of this process."""
@@ -179,6 +192,17 @@ def local_setup(
     )
 
 
+def _check_key(text: str) -> None:
+    try:
+        seal_request(text, b"", purpose="check")
+    except KeyUnusable as error:
+        raise KeyUnusable(
+            f"worker_key: {error.message}",
+            code=error.code,
+            hint=f"{error.hint}; `aiflow keys worker` on the cluster prints it",
+        ) from None
+
+
 def _marked(event: Event, marks: dict[int, Any]) -> Event:
     """The event with `batch` in its facts, which are shared as they were."""
     facts = marks.get(id(event.meta))
@@ -192,5 +216,5 @@ def _cut(error: AiflowError) -> StreamCut:
     return StreamCut(
         f"the answer of hpc broke off: {error.message}",
         code=error.code,
-        hint=error.hint or "What came so far is a part of the answer. Run it again.",
+        hint=error.hint or f"{PART}Run it again.",
     )

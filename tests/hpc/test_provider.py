@@ -14,7 +14,7 @@ from aiflow_jupyter.hpc.provider import HpcProvider, local_setup
 from aiflow_jupyter.hpc.remote import RelayAt
 from aiflow_jupyter.providers.chunks import Chunks
 from aiflow_jupyter.providers.secret import Secret
-from aiflow_jupyter.relay.errors import RelayError
+from aiflow_jupyter.relay.errors import KeyUnusable, RelayError
 from aiflow_jupyter.relay.selfrelay import SelfRelay
 from aiflow_jupyter.runtime.source import Request, Source
 
@@ -119,6 +119,43 @@ async def test_a_control_plane_that_can_not_be_set_up_is_a_provider_s_error(stag
 def test_padding_out_of_bounds_is_refused_at_once():
     with pytest.raises(RelayError):
         HpcProvider(lambda: None, relay=None, worker_key="", pad=4096)
+
+
+@pytest.mark.parametrize("text", ["", "x", "aiflow-x25519:", "aiflow-x25519:abc", "aiflow-x25519:\u00e9", "\ud800"])
+def test_a_worker_key_that_is_none_is_refused_before_anything_is_started(text):
+    with pytest.raises(KeyUnusable, match="worker_key: ") as refused:
+        HpcProvider(lambda: pytest.fail("started"), relay=None, worker_key=text)
+    assert "aiflow keys worker" in refused.value.hint
+
+
+async def test_a_relay_elsewhere_without_tls_names_what_can_be_set_in_the_file(stage):
+    relay = RelayAt("http://relay.example.org", Secret("k"))
+    provider = HpcProvider(lambda: stage.executor, relay=relay, worker_key=stage.key.public, timeouts=QUICK)
+    with pytest.raises(ProviderError) as failed:
+        await all_of(provider)
+    assert failed.value.code == "AF917"
+    assert 'relay = "https://' in failed.value.hint
+    assert "relay_insecure = true" in failed.value.hint
+    assert "allow_plain" not in failed.value.hint
+
+
+async def test_a_relay_of_this_kernel_that_can_not_listen_names_what_can_be_set_in_the_file(stage):
+    relay = SelfRelay("192.0.2.1", insecure=True)
+    provider = HpcProvider(lambda: stage.executor, relay=relay, worker_key=stage.key.public, timeouts=QUICK)
+    with pytest.raises(ProviderError) as failed:
+        await all_of(provider)
+    assert failed.value.code == "AF973"
+    assert "relay_host" in failed.value.hint
+
+
+@pytest.mark.parametrize(("parts", "a_part"), [([], False), ([chunk("")], False), ([chunk("a")], True)])
+async def test_a_cut_answer_is_called_a_part_only_when_something_came(stage, provider, parts, a_part):
+    stage.vllm.parts, stage.vllm.cut = parts, True
+    with pytest.raises(ProviderError) as failed:
+        await all_of(provider)
+    assert failed.value.code == "AF702"
+    assert ("is a part of the answer" in failed.value.hint) is a_part
+    assert "Run it again" in failed.value.hint
 
 
 async def test_the_whole_tier_on_this_machine_needs_a_model_server_s_address_alone(vllm):
