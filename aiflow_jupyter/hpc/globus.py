@@ -115,14 +115,14 @@ def login() -> None:
 
 def _sdk() -> Any:
     try:
-        import globus_compute_sdk  # type: ignore[import-not-found]  # noqa: PLC0415
+        import globus_compute_sdk  # noqa: PLC0415
     except ImportError:
         raise HpcError("Globus Compute's SDK is not installed", code="AF992", hint=INSTALL) from None
     return globus_compute_sdk
 
 
 def _app(sdk: Any) -> Any:
-    from globus_compute_sdk.sdk.auth.globus_app import (  # type: ignore[import-not-found]  # noqa: PLC0415
+    from globus_compute_sdk.sdk.auth.globus_app import (  # noqa: PLC0415
         get_globus_app,
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from aiflow_jupyter.relay.errors import ChannelFinished, DeliveryUnknown, RelayError, RemoteFailure, StreamCancelled
 from aiflow_jupyter.relay.frames import End, Status
-from aiflow_jupyter.relay.link import Link
+from aiflow_jupyter.relay.link import CLOSE_FINISHED, Link
 from aiflow_jupyter.relay.protocol import DEFAULT_LIMITS, Consumer, Producer, StreamLimits, pack
 from aiflow_jupyter.relay.shell import Shell
 
@@ -254,7 +254,9 @@ class StreamConsumer(Shell[Consumer]):
     async def aclose(self) -> None:
         """Let the connection go; a stream that is not at its end is cancelled first.
 
-        One that is stays connected in the background for some seconds, in case its last acknowledgement was lost.
+        A stream that is at its end stays connected in the background for some seconds, in case its last
+        acknowledgement was lost. One whose producer has not been told to stop yet (its line may be cut) stays until it
+        has been, at most `linger` seconds. One that no producer has joined is finished, for one that comes late.
         """
         if self._task is not None and self._error is None and not self._machine.over:
             await self.cancel()
@@ -262,12 +264,21 @@ class StreamConsumer(Shell[Consumer]):
                 with contextlib.suppress(RelayError, TimeoutError):
                     async with asyncio.timeout(1):
                         await self._until(lambda: self._machine.over)
-        if self._machine.over and self._task is not None and not self._task.done():
+        task, untold = self._task, self._machine.joined and not self._machine.over and self._error is None
+        if task is not None and not task.done() and (self._machine.over or untold):
             await self._drained()  # the acknowledgement is on its way, whatever the caller does with this loop next
-            _farewells.add(self._task)
-            self._task.add_done_callback(_farewells.discard)
+            _farewells.add(task)
+            task.add_done_callback(_farewells.discard)
+            if untold:
+                asyncio.get_running_loop().call_later(self._machine.limits.linger, self._give_up_telling, task)
         else:
+            await self._close(CLOSE_FINISHED)
             await self._leave(1.0)
+
+    def _give_up_telling(self, task: asyncio.Task[None]) -> None:
+        if not task.done():
+            self._spawn(self._close(CLOSE_FINISHED))
+            task.cancel()
 
     def _leave_at(self) -> float:
         if self._ended_at is None:

@@ -167,11 +167,20 @@ class Life:
         await asyncio.gather(*live, return_exceptions=True)  # their views, too
         await self.source.aclose()
 
+    async def _last(self) -> None:
+        """End what still runs in the background: a farewell on the relay, say."""
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=1.0)
+        await self.loop.shutdown_asyncgens()
+
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.run_until_complete(self._last())
         finally:
             self._let_go()
             self.loop.close()

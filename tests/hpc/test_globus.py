@@ -20,7 +20,13 @@ from aiflow_jupyter.hpc.errors import HpcError
 from aiflow_jupyter.hpc.globus import GlobusExecutor, globus_executor
 
 ENDPOINT = "4b116d3c-1703-4f8f-9f6f-39921e5864df"
-real = pytest.mark.skipif(importlib.util.find_spec("globus_compute_sdk") is None, reason="the SDK is not installed")
+real = pytest.mark.usefixtures("installed_sdk")
+
+
+@pytest.fixture
+def installed_sdk(require):
+    found = importlib.util.find_spec("globus_compute_sdk")
+    require("globus-compute-sdk", found, "pip install 'aiflow-jupyter[globus]'")
 
 
 class FakeSdk:

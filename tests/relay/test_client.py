@@ -316,6 +316,27 @@ class Cutter:
         self.cuts += 1
 
 
+class Gate(Cutter):
+    """A line that is whole until it is shut, and again once it is opened."""
+
+    def __init__(self, port):
+        super().__init__(port, random.Random(0))
+        self.calm = self.open = True
+        self.through = []
+
+    async def join(self, reader, writer):
+        if not self.open:
+            writer.close()
+            return
+        self.through.append(writer)
+        await super().join(reader, writer)
+
+    def shut(self):
+        self.open = False
+        for writer in self.through:
+            writer.transport.abort()
+
+
 class TestALineThatBreaks:
     @pytest.mark.parametrize("seed", range(4))
     async def test_every_few_kilobytes_loses_and_repeats_nothing(self, room, seed):
@@ -401,6 +422,29 @@ class TestRefusals:
             await collect(StreamConsumer(channel.relay, channel.id, "nonsense", new_secret()))
         with pytest.raises((WrongChannel, CapabilityRefused)):
             await collect(StreamConsumer(channel.relay, channel.id, channel.producer, new_secret()))
+
+    async def test_a_consumer_that_leaves_before_anyone_came_finishes_the_channel(self, room):
+        producer, consumer = await room.pair(give_up=3.0)
+        consumer.start()
+        with contextlib.suppress(RelayError):
+            await consumer.wait_for_producer(0.3)
+        await consumer.aclose()
+        with pytest.raises(ChannelFinished):
+            async with producer:
+                await producer.wait_for_consumer(10)
+
+    async def test_a_cancel_reaches_a_producer_whose_line_comes_back_after_its_consumer_has_left(self, room):
+        async with Gate(room.relay.port) as gate:
+            producer, consumer = await room.pair(producer_url=gate.url)
+            async with producer:
+                reader = asyncio.create_task(anext(aiter(consumer)))
+                await producer.send("first")
+                assert await reader == "first"
+                gate.shut()
+                await consumer.aclose()  # the producer can't be told now
+                assert not producer.cancelled
+                gate.open = True
+                await producer.wait_cancelled()
 
     async def test_a_third_party_is_refused_and_the_ends_are_told(self, room, caplog):
         producer, consumer = await room.pair()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import sys
 
 import pytest
@@ -14,8 +15,8 @@ async def kind() -> str:
 
 
 @pytest.mark.parametrize("wanted", ["", "fast"])
-def test_uvloop_is_taken_where_it_is_installed(wanted, monkeypatch):
-    pytest.importorskip("uvloop")
+def test_uvloop_is_taken_where_it_is_installed(wanted, monkeypatch, require):
+    require("uvloop", importlib.util.find_spec("uvloop"), "pip install 'aiflow-jupyter[fast]'")
     monkeypatch.setenv(loops.VARIABLE, wanted)
     assert loops.run(kind()) == "uvloop"
 
