@@ -231,7 +231,7 @@ def bench_runtime(*, as_json: bool, quick: bool) -> None:
 @click.option("--against", type=click.Choice(["streamrelay"]), help="Measure this one beside it, in turns.")
 @click.option("--quick", is_flag=True, help="Much less of everything: to see that it works, not how fast it is.")
 def bench_relay(*, as_json: bool, against: str | None, quick: bool) -> None:
-    """What a token costs on its way through a relay on loopback (about 6 minutes)."""
+    """What a token costs on its way through a relay on loopback (about 7 minutes beside a peer)."""
     from aiflow_jupyter.bench import relay
 
     figures = relay.measure(against=against, size=relay.QUICK if quick else None, tell=_tell)
