@@ -63,8 +63,8 @@ def test_the_table_shows_each_measure_once(figures):
         assert words in text
 
 
-@pytest.mark.skipif(not PEER, reason="needs the extra `bench`")
-def test_beside_the_peer_there_are_ratios():
+def test_beside_the_peer_there_are_ratios(require):
+    require("streamrelay", PEER, "pip install 'aiflow-jupyter[bench]'")
     small = relay.Size(
         rounds=1, tokens=30, skip=5, burst=500, long_burst=500, long_rounds=1, connects=1, channels=(2,), channel_s=0.5,
         channel_rounds=1, tls_rounds=1,

@@ -26,7 +26,9 @@ IDLE = """
 import asyncio, time
 from aiflow_kernel.host import current_host
 host = current_host()
-slots = lambda: host.submit(host.life.source.tiers["local"]._made.slots()).result(10)
+local = host.life.source.tiers["local"]
+# One that was cancelled before its provider was made has asked nothing.
+slots = lambda: host.submit(local._made.slots()).result(10) if local._made else []
 deadline = time.monotonic() + 10
 while (busy := any(slot["is_processing"] for slot in slots())) and time.monotonic() < deadline:
     time.sleep(0.05)
