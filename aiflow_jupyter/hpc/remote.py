@@ -264,7 +264,8 @@ class RemoteStream:
         """Draw the conclusions from a job that is done."""
         now = self._now()
         self._known = self._known or now
-        late = now - self._known >= _GRACE or self._consumer is None or self._lost is not None
+        # Whoever reads slowly still has items that came before: the end is late only once nothing comes any more.
+        late = now - max(self._known, self._last) >= _GRACE or self._consumer is None or self._lost is not None
         try:
             problem = future.exception(timeout=0)
         except CancelledError as cancelled:

@@ -121,6 +121,7 @@ class RelayServer:
         Raises:
             ConfigError: the address can't be had.
         """
+        self.draining = False
         loop = asyncio.get_running_loop()
         options: dict[str, Any] = {}
         if self._tls is not None:

@@ -159,6 +159,12 @@ def _hpc(settings: Hpc) -> Provider:
             raise ConfigError(
                 f'tiers.hpc.{missing} is missing: executor = "globus" needs it', code="AF723", hint=hint[missing]
             )
+        if settings.relay == "self" and settings.relay_host in ("127.0.0.1", "localhost", "::1"):
+            raise ConfigError(
+                "tiers.hpc.relay is this kernel's own, on loopback: no cluster can reach it",
+                code="AF723",
+                hint='relay = "https://..." with relay_key_env, or relay_host = "an address the cluster can reach"',
+            )
         executor = lambda: globus_executor(endpoint)  # noqa: E731
         public = settings.worker_key
     return HpcProvider(

@@ -91,6 +91,7 @@ async def ask(provider):
     [
         (f'executor = "globus"\nendpoint = "{UUID}"', "worker_key is missing"),
         ('executor = "globus"\nworker_key = "x"', "endpoint is missing"),
+        (f'executor = "globus"\nendpoint = "{UUID}"\nworker_key = "x"', "no cluster can reach it"),
         ('executor = "local"\nrelay = "https://relay.example"', "relay_key_env or relay_key_file is missing"),
         (
             'executor = "local"\nrelay = "https://relay.example"\nrelay_key_env = "NO_SUCH_KEY"',
