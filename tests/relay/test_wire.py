@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
-from websockets.protocol import Protocol, Side
+from websockets.protocol import Protocol, Side, State
 
 from aiflow_jupyter.relay.cutter import Cutter, header, masked
 from aiflow_jupyter.relay.errors import RelayError, RelayUnreachable
@@ -56,7 +56,7 @@ class TestCutter:
             data for opcode, data, fin in frames if opcode is Opcode.BINARY and fin
         ]
         # What is not the common frame is the same for who reads it next.
-        other = Protocol(Side.SERVER if mask else Side.CLIENT, state=1)
+        other = Protocol(Side.SERVER if mask else Side.CLIENT, state=State.OPEN)
         for whole, data in got:
             if not whole:
                 other.receive_data(data)
