@@ -11,7 +11,7 @@ Control kinds: `finish` (one answer is complete), `end` (the edge closes), `erro
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -41,8 +41,9 @@ class Event:
         source: the node (or provider) that started this stream of events.
         sequence: position in its source's stream, from 0.
         time: when it entered the graph, nanoseconds of the run's clock.
-        lineage: identifier of the run's input that this event comes from.
-        meta: read-only facts shared by a stream: `phase`, `tier`, `model`, `provider`, `complete`.
+        lineage: what this event comes from: the number of the run's input, and for each answer on the way
+            `/SEQUENCE.NODE`: the sequence of the event that was asked about, and the node that asked (`0/0.ask`).
+        meta: read-only facts shared by a stream: `phase`, `label`, `tier`, `model`, `provider`, `complete`, `hops`.
     """
 
     __slots__ = ("conversation", "kind", "lineage", "meta", "payload", "sequence", "source", "time")
@@ -79,6 +80,15 @@ class Event:
             self.lineage,
             self.meta,
         )
+
+    @property
+    def identity(self) -> tuple[str, int]:
+        """What the results of one event share on all its branches: lineage and sequence; `join` pairs by it."""
+        return self.lineage, self.sequence
+
+    def answer_lineage(self, node: str, turn: int = 0) -> str:
+        """The lineage of the answer that `node` gives to this event (its `turn`-th, where tools were called)."""
+        return f"{self.lineage}/{self.sequence}.{node}{f'+{turn}' if turn else ''}"
 
     @property
     def phase(self) -> Phase | None:
@@ -129,3 +139,49 @@ class ToolFragment:
     id: str | None = None
     name: str | None = None
     arguments: str = ""
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """Payload of a `tool_call`: a whole call, its arguments parsed and checked."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass(slots=True)
+class ToolResult:
+    """Payload of a `tool_result`: what a call gave, as the text that the model is told; `failed` if it is an error.
+
+    `calls` says how many calls the answer made, so that whoever asks on knows when all results are there.
+    """
+
+    id: str
+    name: str
+    content: str
+    failed: bool = False
+    calls: int = 1
+
+
+@dataclass(slots=True)
+class Retrieval:
+    """Payload of a `retrieval`: one passage found for a query, best first by `rank` (from 0)."""
+
+    text: str
+    query: str = ""
+    score: float | None = None
+    rank: int = 0
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+def origin(lineage: str) -> tuple[str, int] | None:
+    """The identity of the event that an answer's lineage answers; None for the lineage of an input.
+
+    >>> origin("0/3.ask")
+    ('0', 3)
+    """
+    parent, slash, step = lineage.rpartition("/")
+    if not slash:
+        return None
+    return parent, int(step.partition(".")[0])

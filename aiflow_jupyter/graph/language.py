@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from aiflow_jupyter.errors import GraphError, GraphProblem
+from aiflow_jupyter.graph.names import checked_name
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.graph.problems import MOST_PROBLEMS, Place, caret, policy_problems, reason, shown
-from aiflow_jupyter.graph.problems import nearest as nearest  # noqa: PLC0414 - the notebook takes it from here
 from aiflow_jupyter.graph.signatures import Signatures
-from aiflow_jupyter.graph.spec import MOST_EDGES, MOST_NODES, EdgeSpec, GraphSpec, NodeSpec, checked_name
+from aiflow_jupyter.graph.spec import MOST_EDGES, MOST_NODES, EdgeSpec, GraphSpec, NodeSpec
 
 if TYPE_CHECKING:
     from lark import Lark

@@ -9,7 +9,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-ArgumentType = Literal["text", "integer", "number", "boolean", "function", "choice", "choice_or_function"]
+ArgumentType = Literal[
+    "text",
+    "integer",
+    "number",
+    "boolean",
+    "function",
+    "functions",
+    "object",
+    "flow",
+    "patterns",
+    "choice",
+    "choice_or_function",
+    "choice_or_integer",
+]
+"""`functions` is a list of names of functions; `object` names anything of the caller's; `flow` names another graph;
+`patterns` is a mapping of labels to regular expressions."""
+
+Results = Literal["one", "some", "many", "gathered"]
+"""What an event gives: exactly one, at most one, any number, or what was gathered from many at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +36,7 @@ class Parameter:
 
     Attributes:
         name: as written, `function=`.
-        type: what the value must be; `function` is the name of a user's function.
+        type: what the value must be.
         choices: the allowed words of a `choice`.
         required: whether the graph is wrong without it.
         least: smallest allowed number.
@@ -31,8 +49,15 @@ class Parameter:
     least: float | None = None
 
 
-def _never(_args: Mapping[str, Any]) -> bool:
+Args = Mapping[str, Any]
+
+
+def _never(_args: Args) -> bool:
     return False
+
+
+def _nothing(_args: Args) -> int:
+    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +73,27 @@ class OperatorSignature:
         sink: nothing comes out of it.
         alternatives: parameters of which exactly one has to be given.
         single: whether a node with given arguments works one event at a time, so that it can't have several workers.
+        whole: it works on whole values; a stream of pieces has to be gathered before it.
+        results: what one event gives.
+        holds: for given arguments, the data events that it keeps by default, beyond queue and workers; the policy's
+            `hold` takes the place of it where it is not 0.
+        pairs: it tells its inputs apart and pairs their events by lineage (`join`).
+        verdicts: it sends `commit` and `retract` (`guard`).
     """
 
     name: str
     parameters: tuple[Parameter, ...] = ()
     takes: frozenset[str] | None = None
     gives: frozenset[str] | None = None
-    ports: Callable[[Mapping[str, Any]], tuple[str, ...] | None] | None = None
+    ports: Callable[[Args], tuple[str, ...] | None] | None = None
     sink: bool = False
     alternatives: tuple[str, ...] = ()
-    single: Callable[[Mapping[str, Any]], bool] = _never
+    single: Callable[[Args], bool] = _never
+    whole: bool = False
+    results: Results = "one"
+    holds: Callable[[Args], int] = _nothing
+    pairs: bool = False
+    verdicts: bool = False
 
     def parameter(self, name: str) -> Parameter | None:
         """The parameter of that name, or None."""

@@ -5,37 +5,18 @@ A function is a name in a spec; nothing is imported or evaluated when one is loa
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, AliasChoices, AllowInfNan, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AliasChoices, AllowInfNan, BaseModel, ConfigDict, Field
 
+from aiflow_jupyter.graph.names import Name
 from aiflow_jupyter.graph.policy import Policy
 
-MOST_NODES = 1_000
-MOST_EDGES = 20 * MOST_NODES
-MOST_NAME = 64
+MOST_NODES: Final = 1_000
+MOST_EDGES: Final = 20 * MOST_NODES
 
-
-def checked_name(name: str) -> str:
-    """The name itself, if it may name a node, a port, an argument or a function.
-
-    Raises:
-        ValueError: it is no identifier of Python (letters of any script, digits, `_`), or too long.
-    """
-    if len(name) > MOST_NAME:
-        raise ValueError(f"a name has at most {MOST_NAME} characters")
-    if not name.isidentifier():
-        raise ValueError(f"{name!r} is not a name: letters, digits and _, no digit first")
-    return name
-
-
-Name = Annotated[
-    str,
-    AfterValidator(checked_name),
-    WithJsonSchema({"type": "string", "pattern": r"^[^\W\d]\w*$", "maxLength": MOST_NAME}),
-]
 Scalar = str | int | Annotated[float, AllowInfNan(allow_inf_nan=False)] | bool | None
-Value = Scalar | list[Scalar]
+Value = Scalar | list[Scalar] | dict[Name, Scalar]
 
 
 class NodeSpec(BaseModel):
@@ -48,6 +29,20 @@ class NodeSpec(BaseModel):
     policy: Policy = Policy()
 
 
+class Feedback(BaseModel):
+    """What makes an edge close a cycle: `a -> b [feedback, limit=4, hops=8]`.
+
+    Attributes:
+        limit: data events that may wait on the edge; one more fails the run, as the edge never blocks.
+        hops: how often one lineage may go round.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    limit: Annotated[int, Field(ge=1, le=1_000_000)] = 4
+    hops: Annotated[int, Field(ge=1, le=1_000_000)] = 8
+
+
 class EdgeSpec(BaseModel):
     """One edge, from a node (and one of its ports) to a node."""
 
@@ -56,10 +51,16 @@ class EdgeSpec(BaseModel):
     source: Name = Field(validation_alias=AliasChoices("from", "source"), serialization_alias="from")
     port: Name | None = None
     target: Name = Field(validation_alias=AliasChoices("to", "target"), serialization_alias="to")
+    feedback: Feedback | None = None
 
 
 class GraphSpec(BaseModel):
-    """A whole graph; `nodes` and `edges` keep the order in which they were written."""
+    """A whole graph; `nodes` and `edges` keep the order in which they were written.
+
+    Attributes:
+        inject: nodes that take values from outside while the graph runs (`run.offer`), and of which type: a data kind,
+            or `str`, `int`, `float`, `bool`, `list`, `dict`, `any`. In text: `inject NODE: str`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -67,10 +68,11 @@ class GraphSpec(BaseModel):
     name: Name
     nodes: Annotated[dict[Name, NodeSpec], Field(max_length=MOST_NODES)]
     edges: Annotated[list[EdgeSpec], Field(max_length=MOST_EDGES)] = Field(default_factory=list)
+    inject: Annotated[dict[Name, Name], Field(max_length=MOST_NODES)] = Field(default_factory=dict)
 
     def inputs(self) -> list[str]:
-        """The nodes without incoming edges: where the run's body goes."""
-        fed = {edge.target for edge in self.edges}
+        """The nodes without incoming edges other than feedback: where the run's body goes."""
+        fed = {edge.target for edge in self.edges if edge.feedback is None}
         return [node for node in self.nodes if node not in fed]
 
     def to_json(self) -> dict[str, Any]:

@@ -5,8 +5,8 @@
 Takes a prompt (a text) or a list of messages; gives tokens with their phase, tool fragments, and `finish`. Usage rides
 on `finish` and stands in the run's result; it is no event of its own, so that a function over text meets only text.
 
-Each answer has a lineage of its own below its input's (`0/0`, `0/1`), so that whatever gathers by lineage never glues
-two answers together: several for one input, or those of several models.
+Each answer has a lineage of its own below that of what it answers (`0/0.ask`), so that whatever gathers by lineage
+never glues two answers together: several for one input, or those of several models.
 """
 
 from __future__ import annotations
@@ -103,8 +103,7 @@ def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
         messages = messages_of(event.payload)
         if system:
             messages = (Message(role="system", content=system), *messages)
-        lineage = f"{event.lineage}/{binding.asked[event.lineage]}"
-        binding.asked[event.lineage] += 1
+        lineage = event.answer_lineage(node)
         answer = Answer(node, lineage, started=binding.clock())
         binding.answers.append(answer)
         request = Request(

@@ -133,16 +133,21 @@ def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
             yield from piece(event, held, text[first:end], held.meta)
         held.text = text[rest:]
 
-    def flush(event: Event) -> Iterator[Event]:
-        ended = list(lineages) if event.kind == "end" else [event.lineage]
-        for lineage in ended:
-            held = lineages.pop(lineage, None)
-            if held is not None:
-                meta = held.meta if event.kind == "finish" else MappingProxyType({**held.meta, "complete": False})
-                of = Event("chunk", None, event.conversation, "", 0, event.time, lineage)
-                yield from piece(of, held, held.text, meta)
+    def control(event: Event) -> Iterator[Event]:
+        if event.kind in ("restart", "retract", "skip"):
+            lineages.pop(event.lineage, None)
+        else:
+            for lineage in list(lineages) if event.kind in ("end", "flush") else [event.lineage]:
+                held = lineages.pop(lineage, None)
+                if held is not None:
+                    whole = event.kind in ("finish", "flush")
+                    meta = held.meta if whole else MappingProxyType({**held.meta, "complete": False})
+                    of = Event("chunk", None, event.conversation, "", 0, event.time, lineage)
+                    yield from piece(of, held, held.text, meta)
+        if event.kind != "end":
+            yield event
 
-    return Behaviour("iterate", gather, flush=flush)
+    return Behaviour("iterate", gather, control=control)
 
 
 SEGMENT = Operator(SIGNATURE, bind)

@@ -6,17 +6,18 @@ one node into a `Behaviour`. Guardians know behaviours only, so an operator know
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from aiflow_jupyter.events import Event
+from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.graph.signatures import OperatorSignature
+from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.runtime.metrics import Answer
 from aiflow_jupyter.runtime.source import Source
 
-Mode = Literal["inline", "iterate", "await", "stream", "thread"]
+Mode = Literal["inline", "iterate", "await", "stream", "thread", "thread_iterate"]
 
 
 @dataclass(slots=True)
@@ -26,9 +27,12 @@ class Behaviour:
     Attributes:
         mode: `inline` (call returns an event or None, on the loop), `iterate` (call returns an iterable of events,
             on the loop), `await` (a coroutine function), `stream` (an async generator function), `thread` (a plain
-            function, run in the node's own threads).
+            function, run in the node's own threads), `thread_iterate` (a generator function, each step of it in the
+            node's threads).
         call: takes a data event; returns as `mode` says.
-        flush: called with a `finish`, `end` or `error` event before it passes on; yields what was held back.
+        control: called with every control event that acts at this node; yields what leaves because of it: what was
+            held back, and the event itself unless it stops here. `end` passes by itself. None lets all pass.
+        holds: how many data events the operator keeps now, beyond queue and workers.
         routes: call (of `inline`) returns the port that the event leaves by, and the event.
         answers: this node starts answers of its own, each with a lineage of its own, so `finish` events from upstream
             end at it.
@@ -38,10 +42,15 @@ class Behaviour:
 
     mode: Mode
     call: Callable[[Event], Any]
-    flush: Callable[[Event], Iterable[Event]] | None = None
+    control: Callable[[Event], Iterable[Event]] | None = None
+    holds: Callable[[], int] | None = None
     routes: bool = False
     answers: bool = False
     close: Callable[[], Awaitable[None] | None] | None = None
+
+
+def _no_timer(_seconds: float, _event: Event) -> Callable[[], None]:
+    raise RuntimeError("this binding belongs to no run")
 
 
 class Collected(list[Any]):
@@ -61,23 +70,30 @@ class Binding:
 
     Attributes:
         node: the node's name.
-        functions: the user's functions by name, as they are when the run starts.
+        policy: the node's policy; its `hold` bounds what the operator keeps.
+        inputs: the names of the nodes that lead to it, in the order of the edges.
+        functions: the user's functions (and other objects that arguments name), as they are when the run starts.
+        flows: other graphs by name, for `delegate`.
+        later: after so many seconds of the run's clock, has the node's `control` act on an event (a `flush` of the
+            node's own, which it keeps from passing on); calling what it returns takes that back.
         source: what answers requests; None where the run has none.
         clock: monotonic nanoseconds.
         answers: where `generate` notes the answers that it started.
-        asked: how many answers were started for each lineage, by all nodes of the run.
         variables: where `sink(var=...)` puts what it collects, by variable name.
         show: what `sink(display=true)` hands its text to; None where there is no display.
     """
 
     node: str
-    functions: Mapping[str, Callable[..., Any]]
+    functions: Mapping[str, Any]
     source: Source | None
     clock: Callable[[], int]
+    policy: Policy = field(default_factory=Policy)
+    inputs: tuple[str, ...] = ()
+    flows: Mapping[str, GraphSpec] = field(default_factory=dict)
     answers: list[Answer] = field(default_factory=list)
-    asked: Counter[str] = field(default_factory=Counter)
     variables: dict[str, Collected] = field(default_factory=dict)
     show: Callable[[Event], None] | None = None
+    later: Callable[[float, Event], Callable[[], None]] = _no_timer
 
 
 @dataclass(frozen=True, slots=True)

@@ -340,10 +340,12 @@ class Guardian:
             self.finishes.clear()
             for finish in waiting:
                 yield from self._passing(finish)
-        flush = self.behaviour.flush
-        if flush is not None:
+        control = self.behaviour.control
+        if control is not None:
             try:
-                yield from flush(event)
+                yield from control(event)
+                if event.kind != "end":
+                    return
             except GeneratorExit:
                 raise
             except BaseException as error:  # noqa: BLE001 - whatever it is, it is this node's failure, never the loop's

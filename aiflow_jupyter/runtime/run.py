@@ -135,7 +135,13 @@ class Run:
         self._over = asyncio.Event()
         self._hung: list[str] = []
         common = Binding(
-            "", functions or {}, source, scheduler.clock, self.answers, variables=self.variables, show=show
+            "",
+            functions or {},
+            source,
+            scheduler.clock,
+            answers=self.answers,
+            variables=self.variables,
+            show=show,
         )
         self.guardians, self._threads = wire(spec, operators, common, scheduler, self)
         self._open = len(self.guardians)

@@ -128,7 +128,7 @@ def test_last_piece_of_a_broken_answer_is_marked_incomplete_and_keeps_its_phase(
 
     see.__annotations__["event"] = Event
     _, result = tell(text, Scripted("One. ", "Two", cut=True), see=see)
-    assert seen == [("One.", True, "answer", "0/0"), ("Two", False, "answer", "0/0")]
+    assert seen == [("One.", True, "answer", "0/0.ask"), ("Two", False, "answer", "0/0.ask")]
     assert isinstance(result.variables["failed"][0], Failure)
     assert not result.complete
 
@@ -257,7 +257,7 @@ def test_generate_asks_with_the_system_message_and_gives_tokens_of_its_input():
     assert source.requests[0].temperature == 0
     assert result["x"] == "ab"
     assert result.answers[0].usage == Usage(completion_tokens=7)
-    assert (result.answers[0].node, result.answers[0].lineage, result.answers[0].pieces) == ("ask", "0/0", 2)
+    assert (result.answers[0].node, result.answers[0].lineage, result.answers[0].pieces) == ("ask", "0/0.ask", 2)
     assert run.guardians["ask"].emitted == 2  # usage is no event of its own
 
 
@@ -301,7 +301,10 @@ def test_several_answers_to_one_input_are_never_glued_by_a_merge_or_a_segment(as
     found = result.variables["x"]
     assert all(len(set(piece)) == 1 for piece in found), found
     assert sorted("".join(found)) == sorted(2 * "AAAAABBBBBCCCCC")
-    assert sorted(answer.lineage for answer in result.answers) == ["0/0", "0/0/0", "0/0/1", "0/0/2"]
+    assert sorted(answer.lineage for answer in result.answers) == [
+        "0/0.first",
+        *(f"0/0.first/{n}.ask" for n in range(3)),
+    ]
 
 
 def test_answers_of_two_models_to_one_input_are_never_glued():

@@ -85,11 +85,11 @@ class Seen:
             await asyncio.sleep(0.001)
             self.events.append(event)
 
-        def flush(event: Event) -> Iterable[Event]:
+        def control(event: Event) -> Iterable[Event]:
             self.events.append(event)
-            return ()
+            return () if event.kind == "end" else (event,)
 
-        return Behaviour(mode, take_slowly if mode == "await" else take, flush=flush)  # type: ignore[arg-type]
+        return Behaviour(mode, take_slowly if mode == "await" else take, control=control)  # type: ignore[arg-type]
 
 
 @dataclass

@@ -293,8 +293,8 @@ def test_merge_waits_for_the_finish_of_every_branch():
     virtual.run(story)
 
 
-def test_failing_flush_is_the_failure_of_its_node_and_replaces_the_finish():
-    def flush(event):
+def test_failing_control_is_the_failure_of_its_node_and_replaces_the_finish():
+    def control(event):
         if event.kind == "finish":
             raise Boom("held")
         return ()
@@ -303,7 +303,7 @@ def test_failing_flush_is_the_failure_of_its_node_and_replaces_the_finish():
         seen, failures = Seen(), Seen()
         behaviours = {
             "src": source(burst(1)),
-            "holds": Behaviour("inline", lambda event: event, flush=flush),
+            "holds": Behaviour("inline", lambda event: event, control=control),
             "sink": seen.behaviour(),
             "failures": failures.behaviour(),
         }
