@@ -33,6 +33,8 @@ class Behaviour:
         control: called with every control event that acts at this node; yields what leaves because of it: what was
             held back, and the event itself unless it stops here. `end` passes by itself. None lets all pass.
         holds: how many data events the operator keeps now, beyond queue and workers.
+        extras: what the call takes by keyword besides the event, of `state` (a dict, kept by the node's policy) and
+            `idempotency_key` (the same text for every try of one event).
         routes: call (of `inline`) returns the port that the event leaves by, and the event.
         answers: this node starts answers of its own, each with a lineage of its own, so `finish` events from upstream
             end at it.
@@ -44,6 +46,7 @@ class Behaviour:
     call: Callable[[Event], Any]
     control: Callable[[Event], Iterable[Event]] | None = None
     holds: Callable[[], int] | None = None
+    extras: frozenset[str] = frozenset()
     routes: bool = False
     answers: bool = False
     close: Callable[[], Awaitable[None] | None] | None = None
