@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 _HALF = re.compile(r"[\ud800-\udfff]")
 _STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -90,9 +91,16 @@ class GraphError(AiflowError):
 
 
 class GraphProblem(AiflowError):
-    """One finding of the parser or the checks, with its place in the source where the graph was text."""
+    """One finding of the parser or the checks, with its place in the source where the graph was text.
+
+    Attributes:
+        severity: an `error` keeps the graph from running; a `warning` says what may surprise.
+        path: where in the spec it stands, as the steps of a JSON pointer; empty where the spec has no such place.
+    """
 
     code = "AF200"
+    severity: Literal["error", "warning"] = "error"
+    path: tuple[str | int, ...] = ()
 
 
 class RunError(AiflowError):

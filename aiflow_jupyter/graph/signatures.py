@@ -40,6 +40,9 @@ class Parameter:
         choices: the allowed words of a `choice`.
         required: whether the graph is wrong without it.
         least: smallest allowed number.
+        gets: what a function that it names is called with: each event's payload, a list of payloads, or arguments of
+            its own.
+        plain: a function that it names is called on the loop, so it may be neither `async` nor a generator.
     """
 
     name: str
@@ -47,6 +50,8 @@ class Parameter:
     choices: tuple[str, ...] = ()
     required: bool = False
     least: float | None = None
+    gets: Literal["payload", "list", "arguments"] = "payload"
+    plain: bool = False
 
 
 Args = Mapping[str, Any]
@@ -79,6 +84,10 @@ class OperatorSignature:
             `hold` takes the place of it where it is not 0.
         pairs: it tells its inputs apart and pairs their events by lineage (`join`).
         verdicts: it sends `commit` and `retract` (`guard`).
+        returns: the parameter whose function's return is what leaves (`map`); for `many` results it is a generator
+            function or returns an iterable. None where functions only decide (`filter`).
+        payload: for given arguments and the type of the payloads that come in, the type of what leaves as `value`
+            events (`window`: a list of them). None where `returns` or the kind says it.
     """
 
     name: str
@@ -94,6 +103,8 @@ class OperatorSignature:
     holds: Callable[[Args], int] = _nothing
     pairs: bool = False
     verdicts: bool = False
+    returns: str | None = None
+    payload: Callable[[Args, Any], Any] | None = None
 
     def parameter(self, name: str) -> Parameter | None:
         """The parameter of that name, or None."""
