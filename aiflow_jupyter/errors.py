@@ -96,9 +96,11 @@ class GraphProblem(AiflowError):
     Attributes:
         severity: an `error` keeps the graph from running; a `warning` says what may surprise.
         path: where in the spec it stands, as the steps of a JSON pointer; empty where the spec has no such place.
+        place: line and column (from 1) in the text that was read; None where there was none, or `path` says it.
     """
 
     code = "AF200"
+    place: tuple[int, int] | None = None
     severity: Literal["error", "warning"] = "error"
     path: tuple[str | int, ...] = ()
 

@@ -27,7 +27,7 @@ KEPT_KINDS: Final = frozenset({"tool_result"})
 Rules = dict[Annotated[str, WithJsonSchema({"enum": [*get_args(DataKind), "else"]})], Rule]
 Count = Annotated[int, Field(ge=1, le=MOST_QUEUE)]
 Bytes = Annotated[int, Field(ge=1, le=MOST_BYTES)]
-Seconds = Annotated[float, Field(gt=0, le=MOST_SECONDS, allow_inf_nan=False, strict=False)]
+Seconds = Annotated[float, Field(gt=0, le=MOST_SECONDS, allow_inf_nan=False)]
 
 
 def _checked_rules(overflow: Rule | Rules) -> Rule | Rules:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AliasChoices, AllowInfNan, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AliasChoices, AllowInfNan, BaseModel, ConfigDict, Field
 
 from aiflow_jupyter.graph.names import Name
 from aiflow_jupyter.graph.policy import Policy
@@ -15,17 +15,42 @@ from aiflow_jupyter.graph.policy import Policy
 MOST_NODES: Final = 1_000
 MOST_EDGES: Final = 20 * MOST_NODES
 
-Scalar = str | int | Annotated[float, AllowInfNan(allow_inf_nan=False)] | bool | None
+MOST_INTEGER: Final = 2**63 - 1
+
+
+def _encodable(text: str) -> str:
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError("half of a character (a surrogate), which no file can hold") from None
+    return text
+
+
+def _given(args: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in args.items() if value is not None}
+
+
+Scalar = (
+    Annotated[str, AfterValidator(_encodable)]
+    | Annotated[int, Field(ge=-MOST_INTEGER, le=MOST_INTEGER)]
+    | Annotated[float, AllowInfNan(allow_inf_nan=False)]
+    | bool
+    | None
+)
 Value = Scalar | list[Scalar] | dict[Name, Scalar]
 
 
 class NodeSpec(BaseModel):
-    """One node: the operator (or the name of a user's function), its arguments and its policy."""
+    """One node: the operator (or the name of a user's function), its arguments and its policy.
+
+    An argument that is None is the same as one that is left out.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     operator: Name
-    args: dict[Name, Value] = Field(default_factory=dict)
+    args: Annotated[dict[Name, Value], AfterValidator(_given)] = Field(default_factory=dict)
     policy: Policy = Policy()
 
 
@@ -77,4 +102,4 @@ class GraphSpec(BaseModel):
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form, without what is at its default."""
-        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {"version": 1}
+        return {"version": 1} | self.model_dump(mode="json", by_alias=True, exclude_defaults=True)

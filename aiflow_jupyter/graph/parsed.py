@@ -1,0 +1,51 @@
+"""A spec with the places that it came from, so that whatever is found wrong with it later can be shown there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from aiflow_jupyter.errors import GraphProblem
+from aiflow_jupyter.graph.problems import Place, caret
+from aiflow_jupyter.graph.spec import GraphSpec
+
+Step = str | int
+
+
+def pointer(path: Iterable[Step]) -> str:
+    """A path into a spec as a JSON pointer (RFC 6901)."""
+    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
+
+
+@dataclass(slots=True)
+class Parsed:
+    """A spec with the places it came from: cell text, or else the spec's own JSON form.
+
+    Attributes:
+        spec: the graph.
+        text: its source, if that was cell text.
+        places: line and column (from 1) by path: `("nodes", id)`, `("nodes", id, "operator")`,
+            `("nodes", id, "args", name)`, `("nodes", id, "policy", key)`, `("edges", index)`, `("edges", index, "to")`,
+            `("edges", index, "feedback")`, `("inject", id)`.
+        problems: mistakes that leave the graph's shape known; a graph with any may not run.
+    """
+
+    spec: GraphSpec
+    text: str = ""
+    places: dict[tuple[Step, ...], Place] = field(default_factory=dict)
+    problems: list[GraphProblem] = field(default_factory=list)
+
+    def place(self, path: Iterable[Step]) -> Place | None:
+        """Line and column of a path, or of what it is a part of; None where the graph was no cell text."""
+        steps = tuple(path)
+        while steps and steps not in self.places:
+            steps = steps[:-1]
+        return self.places.get(steps)
+
+    def caret(self, path: Iterable[Step]) -> str:
+        """The source line of a path with a caret below it, or its JSON pointer; empty where the place is unknown."""
+        steps = tuple(path)
+        if not self.text:
+            return f"at {pointer(steps)}" if steps else ""
+        place = self.place(steps)
+        return caret(self.text, place) if place else ""
