@@ -2,87 +2,53 @@
 
     ask   = generate(tier="auto")
     lane  = route(by="phase")
+    kind  = classify(patterns=(greeting="^hi", bye="bye$"))
     parts = segment(by="sentence")     [queue=16]
-    speak = sink(function=say)         [workers=2, overflow=drop_oldest]   # a comment
+    speak = sink(function=say)         [workers=2, overflow=(token=drop_oldest, else=block)]   # a comment
 
     ask -> lane
     lane.answer -> parts -> speak
     lane.reasoning, parts -> log        # several sources or targets share an arrow
+    check -> ask [feedback, limit=4, hops=8]
+    inject ask: str
 
-A statement ends with its line; inside brackets a line may break. Values are strings, numbers, `true`, `false`, lists
-of these, or a bare word (the name of a function, or one of a fixed set of choices).
+A statement ends with its line; inside brackets a line may break. Values are strings, numbers, `true`, `false`, `null`,
+bare words (the name of a function, or one of a set of choices), lists `(a, b)` and mappings `(a=1, b=2)` of these.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import cache
+import unicodedata
+from collections.abc import Container
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
 from aiflow_jupyter.errors import GraphError, GraphProblem
+from aiflow_jupyter.graph import literals
+from aiflow_jupyter.graph.grammar import SyntaxProblem, statements, tree
 from aiflow_jupyter.graph.names import checked_name
+from aiflow_jupyter.graph.parsed import Parsed, Step
 from aiflow_jupyter.graph.policy import Policy
-from aiflow_jupyter.graph.problems import MOST_PROBLEMS, Place, caret, policy_problems, reason, shown
+from aiflow_jupyter.graph.problems import (
+    MOST_PROBLEMS,
+    Place,
+    caret,
+    expected,
+    nearest,
+    parted,
+    policy_problems,
+    reason,
+    shown,
+)
 from aiflow_jupyter.graph.signatures import Signatures
-from aiflow_jupyter.graph.spec import MOST_EDGES, MOST_NODES, EdgeSpec, GraphSpec, NodeSpec
+from aiflow_jupyter.graph.spec import MOST_EDGES, MOST_NODES, EdgeSpec, Feedback, GraphSpec, NodeSpec
 
-if TYPE_CHECKING:
-    from lark import Lark
+__all__ = ["MOST_TEXT", "Parsed", "parse", "read"]
 
 MOST_TEXT = 100_000
-"""Characters of one graph's text: some sixty for each of a thousand nodes, and no more than is read in a second."""
-
-GRAMMAR = r"""
-start: node | flow
-node: NAME "=" NAME arguments? policy?
-arguments: "(" (argument ("," argument)* ","?)? ")"
-argument: NAME "=" value -> named
-        | value          -> positional
-policy: "[" (setting ("," setting)* ","?)? "]"
-setting: NAME "=" value
-flow: ends ("->" ends)+
-ends: end ("," end)*
-end: NAME ("." NAME)?
-?value: STRING | NUMBER | NAME | list
-list: "(" _items ")" | "[" _items "]"
-_items: (value ("," value)* ","?)?
-
-NAME: /[^\W\d]\w*/
-STRING: /"(?:[^"\\\n]|\\.)*"/ | /'(?:[^'\\\n]|\\.)*'/
-NUMBER: /[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?(?![\w.])/
-%ignore /[ \t\f\r\n]+/
-"""
-
-
-@dataclass(slots=True)
-class Parsed:
-    """A spec with the places it came from.
-
-    Attributes:
-        spec: the graph.
-        text: its source.
-        places: line and column (from 1) by path: `("nodes", id)`, `("nodes", id, "operator")`,
-            `("nodes", id, "args", name)`, `("nodes", id, "policy", key)`, `("edges", index)`, `("edges", index, "to")`.
-        problems: mistakes that leave the graph's shape known; a graph with any may not run.
-    """
-
-    spec: GraphSpec
-    text: str
-    places: dict[tuple[str | int, ...], Place] = field(default_factory=dict)
-    problems: list[GraphProblem] = field(default_factory=list)
-
-    def caret(self, path: Iterable[str | int]) -> str:
-        """The source line of a path with a caret below it; empty where the place is unknown."""
-        steps = tuple(path)
-        while steps and steps not in self.places:
-            steps = steps[:-1]
-        return caret(self.text, self.places[steps]) if steps else ""
+"""Characters of one graph's text: some hundred for each of a thousand nodes, and no more than is read in a second."""
 
 
 def parse(text: str, name: str, signatures: Signatures) -> Parsed:
@@ -113,14 +79,18 @@ def read(text: str, name: str, signatures: Signatures) -> Parsed:
         GraphError: the text can't be understood; with every mistake found.
     """
     if len(text) > MOST_TEXT:
-        raise GraphError(
-            [GraphProblem(f"the graph's text has {len(text):,} characters; at most {MOST_TEXT:,}", code="AF101")]
+        problem = GraphProblem(
+            f"the graph's text has {len(text):,} characters; at most {MOST_TEXT:,}",
+            code="AF101",
+            hint="make several graphs of it",
         )
+        raise GraphError([problem], title=name)
     reader = _Reader(text, signatures)
     for line, statement in statements(text):
         if len(reader.problems) >= MOST_PROBLEMS or len(reader.nodes) > MOST_NODES:
             break
         reader.statement(line, statement)
+    reader.problems.sort(key=lambda problem: problem.place or (0, 0))
     if not reader.nodes and not reader.problems:
         raise GraphError([GraphProblem("the graph is empty", code="AF102", hint="a node looks like: ask = generate()")])
     if len(reader.nodes) > MOST_NODES:
@@ -132,97 +102,12 @@ def read(text: str, name: str, signatures: Signatures) -> Parsed:
     if any(problem.code.startswith("AF1") for problem in reader.problems):
         raise GraphError(reader.problems, title=name)
     try:
-        spec = GraphSpec(name=name, nodes=reader.nodes, edges=reader.edges)
+        spec = GraphSpec(name=name, nodes=reader.nodes, edges=reader.edges, inject=reader.inject)
     except ValidationError as error:
-        raise GraphError(
-            [*reader.problems, GraphProblem(f"graph {shown(name)}: {reason(error)}", code="AF103")], title=name
-        ) from None
+        message, hint = parted(reason(error))
+        problem = GraphProblem(f"graph {shown(name)}: {message}", code="AF103", hint=hint)
+        raise GraphError([*reader.problems, problem], title=name) from None
     return Parsed(spec, text, reader.places, reader.problems)
-
-
-@cache
-def _parser() -> Lark:
-    from lark import Lark  # noqa: PLC0415 - the parser is built when the first graph is read
-
-    return Lark(GRAMMAR, parser="lalr", propagate_positions=True, maybe_placeholders=False)
-
-
-def _unexpected(error: Any, text: str) -> tuple[str, Place]:
-    """What a parser error says, and where within its statement."""
-    token = getattr(error, "token", None)
-    if token is None and getattr(error, "char", None):
-        return f"unexpected character {error.char!r}", (error.line, error.column)
-    if token is None or token.type == "$END":
-        lines = text.rstrip().split("\n")
-        return "the statement ends too early", (len(lines), len(lines[-1]) + 1)
-    return f"unexpected {shown(str(token))}", (token.line, token.column)
-
-
-def _slip(line: str, column: int) -> str:
-    """What was probably meant, for the slips that are made most; empty where none fits."""
-    before, at = line[: column - 1], line[column - 1 :]
-    if at.startswith((">", "=>")) or (at.startswith("-") and at[1:2] in ("-", " ")):
-        return "an edge is written ->"
-    if at.startswith("-") and before[-1:].isalnum():
-        return "a name is letters, digits and _, without a hyphen"
-    if re.search(r"\blambda$", before.rstrip()) or at.startswith("lambda"):
-        return "name a function that is defined in an earlier cell"
-    return ""
-
-
-def _expected(error: Any) -> str:
-    words = {
-        "NAME": "a name",
-        "STRING": "a string",
-        "NUMBER": "a number",
-        "EQUAL": "=",
-        "$END": "the end of the line",
-        "__ANON_0": "->",
-        "LPAR": "(",
-        "RPAR": ")",
-        "LSQB": "[",
-        "RSQB": "]",
-        "COMMA": "a comma",
-        "DOT": ".",
-    }
-    allowed = getattr(error, "expected", None) or getattr(error, "allowed", None) or ()
-    names = sorted({words.get(str(item), "") for item in allowed} - {""})
-    return f"expected {', '.join(names)}" if names else ""
-
-
-_PIECE = re.compile(
-    r"""(?P<comment>\#[^\n]*) | "(?:[^"\\\n]|\\[^\n])*" | '(?:[^'\\\n]|\\[^\n])*'
-    | (?P<open>[(\[]) | (?P<close>[)\]]) | (?P<newline>\n) | [^\#"'()\[\]\n]+ | ["'][^\n]*""",
-    re.VERBOSE,
-)
-"""A comment, a whole string, a bracket, a newline, plain text, or all that follows a quote that is never closed."""
-
-
-def statements(text: str) -> Iterator[tuple[int, str]]:
-    """The statements of a text, each with the number of its first line, comments left out.
-
-    A statement ends with its line, except inside brackets; lines and columns stay as they are.
-    """
-    out: list[str] = []
-    first = line = 1
-    depth = 0
-    for piece in _PIECE.finditer(text):
-        kind = piece.lastgroup
-        if kind == "comment":
-            continue
-        if kind == "open":
-            depth += 1
-        elif kind == "close":
-            depth = max(0, depth - 1)
-        elif kind == "newline":
-            line += 1
-            if not depth:
-                yield first, "".join(out)
-                out.clear()
-                first = line
-                continue
-        out.append(piece[0])
-    yield first, "".join(out)
 
 
 class _Reader:
@@ -233,36 +118,36 @@ class _Reader:
         self.signatures = signatures
         self.nodes: dict[str, NodeSpec] = {}
         self.edges: list[EdgeSpec] = []
-        self.places: dict[tuple[str | int, ...], Place] = {}
+        self.inject: dict[str, str] = {}
+        self.places: dict[tuple[Step, ...], Place] = {}
         self.problems: list[GraphProblem] = []
         self.before = 0
 
     def problem(self, message: str, code: str, place: Place, hint: str = "") -> None:
         if len(self.problems) >= MOST_PROBLEMS:
             return
-        self.problems.append(
-            GraphProblem(message, code=code, hint="\n".join(filter(None, (caret(self.text, place), hint))))
-        )
+        problem = GraphProblem(message, code=code, hint="\n".join(filter(None, (caret(self.text, place), hint))))
+        problem.place = place
+        self.problems.append(problem)
 
     def statement(self, line: int, text: str) -> None:
         """Read one statement that starts on `line`."""
-        from lark.exceptions import UnexpectedInput  # noqa: PLC0415
-
         self.before = line - 1
         if not text.strip(" \t\f\r\n"):
             return
         try:
-            tree = _parser().parse(text)
-        except UnexpectedInput as error:
-            what, (row, column) = _unexpected(error, text)
-            hint = _slip(text.split("\n")[row - 1], column) or _expected(error)
-            self.problem(what, "AF100", (row + self.before, column), hint)
+            found = tree(text)
+        except SyntaxProblem as problem:
+            row, column = problem.place
+            self.problem(problem.message, "AF100", (row + self.before, column), problem.hint)
             return
-        inner: Any = tree.children[0]
-        if inner.data == "node":
-            self.node(inner.children)
+        if found.data == "node":
+            self.node(found.children)
+        elif found.data == "flow":
+            self.flow(found.children)
         else:
-            self.flow(inner.children)
+            for injection in found.children[1:]:
+                self.injection(*injection.children)
 
     def place(self, item: Any) -> Place:
         """Where a token or a list stands."""
@@ -270,12 +155,16 @@ class _Reader:
         return (at.line + self.before, at.column)
 
     def name(self, token: Any) -> str:
-        """A token as a name; one that can't be is a problem."""
+        """A token as a name, in the form in which Python reads it; one that can't be is a problem."""
+        word = str(token)
         try:
-            return checked_name(str(token))
+            return checked_name(unicodedata.normalize("NFKC", word) if word.isidentifier() else word)
         except ValueError as error:
-            self.problem(str(error), "AF103", self.place(token))
+            message, hint = parted(str(error))
+            self.problem(message, "AF103", self.place(token), hint)
             return f"unnamed_{len(self.problems)}"
+
+    # -- nodes
 
     def node(self, parts: list[Any]) -> None:
         name, operator, *rest = parts
@@ -298,7 +187,8 @@ class _Reader:
         try:
             self.nodes[node] = NodeSpec(operator=function, args=args, policy=policy)
         except ValidationError as error:
-            self.problem(f"node {node!r}: {reason(error)}", "AF103", at)
+            message, hint = parted(reason(error))
+            self.problem(f"node {node!r}: {message}", "AF103", at, hint)
 
     def arguments(self, node: str, operator: str, parts: list[Any]) -> dict[str, Any]:
         signature = self.signatures.get(operator)
@@ -320,7 +210,7 @@ class _Reader:
                 key, value = part.children
                 name, at = self.name(key), self.place(key)
             if name in args:
-                self.problem(f"node {node!r}: argument {name!r} is given twice", "AF204", at)
+                self.problem(f"node {node!r}: argument {name!r} is given twice", "AF204", at, "leave one of them out")
                 continue
             args[name] = self.value(value)
             self.places["nodes", node, "args", name] = at
@@ -329,11 +219,15 @@ class _Reader:
     def policy(self, node: str, parts: list[Any]) -> Policy:
         settings: dict[str, Any] = {}
         for part in parts:
-            key, value = part.children
-            if str(key) in settings:
-                self.problem(f"node {node!r}: policy {str(key)!r} is given twice", "AF401", self.place(key))
-            settings[str(key)] = self.value(value)
-            self.places["nodes", node, "policy", str(key)] = self.place(key)
+            token, *value = part.children
+            key, at = str(token), self.place(token)
+            if key in settings:
+                self.problem(f"node {node!r}: policy {key!r} is given twice", "AF401", at, "leave one of them out")
+            if not value:
+                self.problem(f"node {node!r}: policy {shown(key)} has no value", "AF401", at, f"{key}=..., in brackets")
+                continue
+            settings[key] = self.value(value[0])
+            self.places["nodes", node, "policy", key] = at
         try:
             return Policy(**settings)
         except ValidationError as error:
@@ -342,8 +236,19 @@ class _Reader:
                 self.problem(f"node {node!r}: {problem.message}", "AF401", place, problem.hint)
             return Policy()
 
+    # -- edges
+
     def flow(self, parts: list[Any]) -> None:
-        for left, right in pairwise(parts):
+        *ends, last = parts
+        feedback = None
+        if last.data == "settings":
+            feedback = self.feedback(last)
+            if len(ends) > 2:
+                hint = "give that edge a line of its own: a -> b [feedback]"
+                self.problem("which edge of the chain do the brackets belong to?", "AF105", self.place(last), hint)
+        else:
+            ends.append(last)
+        for left, right in pairwise(ends):
             for source in left.children:
                 for target in right.children:
                     if len(self.edges) >= MOST_EDGES:
@@ -351,8 +256,10 @@ class _Reader:
                             f"the graph has more than {MOST_EDGES:,} edges", "AF101", self.place(source.children[0])
                         )
                         return
-                    self.edge(source, target)
-        for end in parts[-1].children:
+                    self.edge(source, target, feedback)
+                    if feedback:
+                        self.places["edges", len(self.edges) - 1, "feedback"] = self.place(last)
+        for end in ends[-1].children:
             if len(end.children) > 1:
                 self.problem(
                     f"{str(end.children[0])!r} has a port but nothing follows it",
@@ -361,64 +268,99 @@ class _Reader:
                     "a port is where events leave a node: lane.answer -> next",
                 )
 
-    def edge(self, source: Any, target: Any) -> None:
+    def edge(self, source: Any, target: Any, feedback: Feedback | None) -> None:
         index = len(self.edges)
         port = self.name(source.children[1]) if len(source.children) > 1 else None
         start, end = self.name(source.children[0]), self.name(target.children[0])
-        self.edges.append(EdgeSpec(source=start, port=port, target=end))
+        self.edges.append(EdgeSpec(source=start, port=port, target=end, feedback=feedback))
         self.places["edges", index] = self.places["edges", index, "from"] = self.place(source.children[0])
         self.places["edges", index, "to"] = self.place(target.children[0])
         if port is not None:
             self.places["edges", index, "port"] = self.place(source.children[1])
 
+    def feedback(self, brackets: Any) -> Feedback | None:
+        """What the brackets behind an edge say: `[feedback, limit=4, hops=8]`."""
+        settings: dict[str, Any] = {}
+        places: dict[str, Place] = {}
+        for part in brackets.children:
+            token, *value = part.children
+            key, at = str(token), self.place(token)
+            message, hint = _misused(key, places, valued=bool(value))
+            if message:
+                self.problem(message, "AF105", at, hint)
+            elif value:
+                settings[key] = self.value(value[0])
+            places[key] = at
+        if "feedback" not in places:
+            if settings or not brackets.children:
+                message = "the brackets behind an edge don't say feedback"
+                self.problem(message, "AF105", self.place(brackets), "[feedback, limit=4, hops=8]")
+            return None
+        try:
+            return Feedback(**settings)
+        except ValidationError as error:
+            for item in error.errors(include_url=False):
+                key = str(item["loc"][0])
+                allowed = expected(item)
+                message = f"{key}={shown(settings[key])} is not {allowed}"
+                self.problem(message, "AF105", places[key], f"{key} is {allowed}")
+            return Feedback()
+
+    def injection(self, node: Any, kind: Any) -> None:
+        name, at = self.name(node), self.place(node)
+        if name in self.inject:
+            self.problem(f"{name!r} is declared twice as taking values", "AF104", at, "leave one of them out")
+            return
+        self.inject[name] = self.name(kind)
+        self.places["inject", name] = at
+
+    # -- values
+
     def value(self, item: Any) -> Any:
         """What a value stands for; one that stands for nothing is a problem."""
-        if not hasattr(item, "type"):
-            return self.list(item)
-        text = str(item)
-        if item.type == "STRING":
-            try:
-                return _ESCAPE.sub(_unescaped, text[1:-1])
-            except ValueError as error:
-                self.problem(str(error), "AF103", self.place(item), r"write \\ for a backslash")
-        elif item.type == "NUMBER":
-            whole = not any(c in text for c in ".eE")
-            if len(text) <= MOST_DIGITS and math.isfinite(float(text)):
-                return int(text) if whole else float(text)
-            self.problem(f"the number {shown(text)} is too large", "AF103", self.place(item))
-        else:
-            return _WORDS.get(text, text)
-        return None
-
-    def list(self, item: Any) -> list[Any]:
-        found = []
-        for child in item.children:
-            if hasattr(child, "type"):
-                found.append(self.value(child))
-            else:
-                self.problem("a list can't stand in a list", "AF103", self.place(child))
+        if hasattr(item, "type"):
+            return self.scalar(item)
+        if item.data == "list":
+            return [self.inner(child, "list") for child in item.children]
+        found: dict[str, Any] = {}
+        for pair in item.children:
+            name = self.name(pair.children[0])
+            if name in found:
+                place = self.place(pair.children[0])
+                self.problem(f"{name!r} is given twice", "AF104", place, "leave one of them out")
+            found[name] = self.inner(pair.children[1], "mapping")
         return found
 
+    def inner(self, item: Any, outer: str) -> Any:
+        if hasattr(item, "type"):
+            return self.scalar(item)
+        hint = "names, texts and numbers can"
+        self.problem(f"a {item.data} can't stand in a {outer}", "AF103", self.place(item), hint)
+        return None
 
-MOST_DIGITS = 40
+    def scalar(self, token: Any) -> Any:
+        text = str(token)
+        try:
+            if token.type == "STRING":
+                return literals.text(text)
+            if token.type == "NUMBER":
+                return literals.number(text)
+        except ValueError as error:
+            hint = r"write \\ for a backslash" if token.type == "STRING" else "write a smaller one, or a text in quotes"
+            self.problem(str(error), "AF103", self.place(token), hint)
+            return None
+        return literals.WORDS[text] if text in literals.WORDS else self.name(token)
 
-_WORDS = {"true": True, "false": False, "True": True, "False": False}
 
-_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
-
-_DIGITS = {"x": 2, "u": 4, "U": 8}
-
-_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\", '"': '"', "'": "'"}
-
-
-def _unescaped(match: re.Match[str]) -> str:
-    """The character that an escape in a string stands for; an unknown one stays as it is, as in Python."""
-    code = match[1]
-    if len(code) == 1:
-        if code in _DIGITS:
-            raise ValueError(f"the escape \\{code} needs {_DIGITS[code]} hexadecimal digits")
-        return _ESCAPED.get(code, match[0])
-    point = int(code[1:], 16)
-    if point > 0x10FFFF or 0xD800 <= point <= 0xDFFF:
-        raise ValueError(f"{match[0]} is no character")
-    return chr(point)
+def _misused(key: str, given: Container[str], *, valued: bool) -> tuple[str, str]:
+    """What is wrong with one attribute of an edge, and what to do about it; empty where nothing is."""
+    known = ("feedback", *Feedback.model_fields)
+    if key in Policy.model_fields:
+        return f"an edge has no attribute {key!r}", f"a policy stands behind its node: b = ... [{key}=...]"
+    if key not in known:
+        return f"an edge has no attribute {shown(key)}", nearest(key, known)
+    if key in given:
+        return f"{key!r} is given twice", "leave one of them out"
+    if valued == (key == "feedback"):
+        return f"{key!r} {'takes' if valued else 'has'} no value", "[feedback, limit=4, hops=8]"
+    return "", ""

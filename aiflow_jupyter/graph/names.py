@@ -23,7 +23,7 @@ def checked_name(name: str) -> str:
         raise ValueError(f"{name!r} is not a name: letters, digits and _, no digit first")
     normal = unicodedata.normalize("NFKC", name)
     if normal != name:
-        raise ValueError(f"{name!r} is not in the form of Unicode that Python reads names in (NFKC): {normal!r}")
+        raise ValueError(f"{name!r} is not in the form of Unicode that Python reads names in (NFKC); write {normal!r}")
     return name
 
 

@@ -46,7 +46,53 @@ def shown(value: Any) -> str:
 
 def reason(error: ValidationError) -> str:
     """What pydantic found first, as the end of a sentence."""
-    return str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+    return _said(error.errors(include_url=False)[0])
+
+
+def _said(item: Mapping[str, Any]) -> str:
+    return str(item["msg"]).removeprefix("Value error, ")
+
+
+_TYPES = {
+    "bool_type": "true or false",
+    "dict_type": "a mapping",
+    "finite_number": "a finite number",
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "list_type": "a list",
+    "string_type": "a text",
+}
+_BOUNDS = {"ge": "of at least", "gt": "of more than", "le": "of at most", "lt": "of less than"}
+
+
+def expected(item: Mapping[str, Any]) -> str:
+    """What a value should have been, by one of pydantic's findings: "a whole number of at least 1"; empty if unknown."""
+    context = item.get("ctx", {})
+    if "expected" in context:
+        return f"one of {context['expected']}"
+    if item["type"] == "too_long":
+        return f"a list of at most {context['max_length']:,}"
+    for name, words in _BOUNDS.items():
+        if name in context:
+            least = context[name]
+            return f"a {'' if isinstance(least, float) else 'whole '}number {words} {least:,.15g}"
+    return _TYPES.get(item["type"], "")
+
+
+def located(steps: Iterable[int | str], data: Any) -> tuple[tuple[int | str, ...], Any]:
+    """The steps of pydantic's `loc` that lead into the data, without its names of a union's branches; and the value."""
+    path: list[int | str] = []
+    for step in steps:
+        inside = isinstance(data, Mapping) if isinstance(step, str) else isinstance(data, list)
+        if inside and (step in data if isinstance(step, str) else step < len(data)):
+            path.append(step)
+            data = data[step]
+    return tuple(path), data
+
+
+def likeliest(items: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Of pydantic's findings about one value, one for each branch of a union, the one of the branch that was meant."""
+    return max(items, key=lambda item: (len(item["loc"]), not item["type"].endswith("_type")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +105,28 @@ class PolicyProblem:
 
 
 def policy_problems(error: ValidationError, settings: Mapping[str, Any]) -> list[PolicyProblem]:
-    """Put pydantic's findings about a policy into words."""
-    found = []
-    for item in error.errors():
-        key = str(item["loc"][0])
-        if item["type"] == "extra_forbidden":
-            found.append(PolicyProblem(key, f"unknown policy {key!r}", nearest(key, Policy.model_fields)))
-            continue
-        context = item.get("ctx", {})
-        if "expected" in context:
-            allowed = f"one of {context['expected']}"
-        elif "ge" in context:
-            allowed = f"a whole number of at least {context['ge']}"
-        elif "le" in context:
-            allowed = f"a whole number of at most {context['le']}"
-        else:
-            allowed = "a whole number" if item["type"].startswith("int") else reason(error).lower()
-            allowed = allowed.removeprefix("input should be ")
-        found.append(PolicyProblem(key, f"{key}={shown(settings.get(key))} is not {allowed}", f"{key} is {allowed}"))
-    return found
+    """Put pydantic's findings about a policy into words: one problem for each key, in the order of `settings`."""
+    items: dict[str, list[Mapping[str, Any]]] = {key: [] for key in settings}
+    for item in error.errors(include_url=False):
+        items[str(item["loc"][0])].append(item)
+    return [_policy_problem(key, likeliest(found), settings[key]) for key, found in items.items() if found]
+
+
+def _policy_problem(key: str, item: Mapping[str, Any], value: Any) -> PolicyProblem:
+    if item["type"] == "extra_forbidden":
+        return PolicyProblem(key, f"unknown policy {shown(key)}", nearest(key, Policy.model_fields))
+    path, part = located(item["loc"][1:], value)
+    what = (
+        f"{key}={shown(value)}" if not path else f"{key}: {path[0]}={shown(part)}" if isinstance(path[0], str) else ""
+    )
+    allowed = expected(item)
+    if allowed and item["loc"][-1] != "[key]":
+        return PolicyProblem(key, f"{what or f'{key}: {shown(part)}'} is not {allowed}", f"{key} is {allowed}")
+    message, hint = parted(_said(item))
+    return PolicyProblem(key, f"{key}: {message}", hint)
+
+
+def parted(said: str) -> tuple[str, str]:
+    """What a validator says, as what is wrong and what may be done about it."""
+    message, _, hint = said.partition("; ") if "; " in said else said.partition(": ")
+    return message, hint or "leave it out"
