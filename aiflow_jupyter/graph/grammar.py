@@ -55,7 +55,7 @@ def _parser() -> Lark:
     )
 
 
-class SyntaxProblem(Exception):  # noqa: N818 - a finding, collected with others
+class SyntaxProblem(Exception):
     """What is wrong with a statement, where within it (line and column from 1), and what was probably meant."""
 
     def __init__(self, message: str, place: Place, hint: str) -> None:

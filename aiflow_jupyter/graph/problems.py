@@ -66,7 +66,7 @@ _BOUNDS = {"ge": "of at least", "gt": "of more than", "le": "of at most", "lt": 
 
 
 def expected(item: Mapping[str, Any]) -> str:
-    """What a value should have been, by one of pydantic's findings: "a whole number of at least 1"; empty if unknown."""
+    """What a value should have been, by one of pydantic's findings, as in "a whole number of at least 1"; or empty."""
     context = item.get("ctx", {})
     if "expected" in context:
         return f"one of {context['expected']}"
@@ -116,12 +116,12 @@ def _policy_problem(key: str, item: Mapping[str, Any], value: Any) -> PolicyProb
     if item["type"] == "extra_forbidden":
         return PolicyProblem(key, f"unknown policy {shown(key)}", nearest(key, Policy.model_fields))
     path, part = located(item["loc"][1:], value)
-    what = (
-        f"{key}={shown(value)}" if not path else f"{key}: {path[0]}={shown(part)}" if isinstance(path[0], str) else ""
-    )
+    what = f"{key}={shown(value)}"
+    if path:
+        what = f"{key}: {f'{path[0]}=' if isinstance(path[0], str) else ''}{shown(part)}"
     allowed = expected(item)
-    if allowed and item["loc"][-1] != "[key]":
-        return PolicyProblem(key, f"{what or f'{key}: {shown(part)}'} is not {allowed}", f"{key} is {allowed}")
+    if allowed:
+        return PolicyProblem(key, f"{what} is not {allowed}", f"{key} is {allowed}")
     message, hint = parted(_said(item))
     return PolicyProblem(key, f"{key}: {message}", hint)
 
