@@ -3,56 +3,63 @@
 Two kinds, one contract. An `InlineGuardian` (`inline.py`) runs a function on the loop: while its receiver keeps up, an
 event goes down a chain of them as plain calls, and the queue holds events only while the node is busy or blocked. A
 `WorkerGuardian` (`workers.py`) runs coroutines, streams of a provider, or functions in threads, with up to `workers` at
-once.
+once; a `PartitionedGuardian` (`partitioned.py`) besides keeps events of one key apart.
 
     push(event)                 admitted?
-        |          queue full     no  -> block: False, the sender parks   drop_*: one event is discarded
-        |                                error: the event is a failure
+        |          queue full     no  -> the rule of its kind (`admission.py`): block (the sender parks), drop, merge
         v         worker free                     receiver took it
       IDLE  ---------------------->  RUNNING  --------------------------->  IDLE
-        ^                               |                                     ^
-        |                               | receiver refused (its queue is full)|
-        |                               v            hand_over: the receiver takes the parked output
+        ^  |                            |                                     ^
+        |  `- pause: events wait       | receiver refused (its queue is full)|
+        |      until resume             v            hand_over: the receiver takes the parked output
         |                            BLOCKED  --------------------------------+
-        +-- `end` came on every input and nothing is left:  DONE.   `close` (cancel, failure): CLOSED, emits nothing
+        +-- `end` came on every input, nothing is left, its loop is quiet:  DONE
+            `close` (cancel, failure, stop):  CLOSED, emits nothing
 
 Order: a worker that takes an event takes a ticket. The results leave in the order of the tickets: the holder of the
 lowest one emits; at most `reorder` finished results wait for their turn while their workers go on, and past that a
 worker waits with its result. An event that gave nothing, failed or was filtered is a result too, so there are no gaps.
 
-Control events are never refused and never dropped; `finish`, `end` and `error` keep their place among the data, also
-under `order=none`: there one acts once all that was taken before it is through, and nothing is taken until it has.
+Control events are never refused and never dropped; they keep their place among the data, also under `order=none`:
+there one acts once all that was taken before it is through, and nothing is taken until it has.
+
+What comes back over a feedback edge (`edges.py`) waits in a queue of its own and is served first. A node in a loop
+ends once everything in the loop is quiet (`cycle.py`).
 
 An event that fails leaves as a `Failure` by the port `error`, and as an `error` event by all others.
 
-Bound: a node owns at most `queue` events waiting, `workers` in service, and `reorder` finished ones. `owned()` says
-how many it owns now, `bound` how many it may.
+Bound: a node owns at most `queue` events waiting, `workers` in service, `reorder` finished ones, what its operator may
+`hold`, and the `limit` of each feedback edge into it. `owned()` says how many it owns now, `bound` how many it may,
+`most` how many it has owned at most; every admission checks it.
 
 The paper is arXiv 2608.00558, algorithm 1; where it is silent the rules are this project's own.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from aiflow_jupyter.errors import RunError
 from aiflow_jupyter.events import Event, Failure
 from aiflow_jupyter.graph.policy import Policy
+from aiflow_jupyter.runtime.admission import Admission, Parked, skip
 from aiflow_jupyter.runtime.behaviour import Behaviour
+from aiflow_jupyter.runtime.cycle import FLUSH, Cycle
+from aiflow_jupyter.runtime.edges import Fed
 from aiflow_jupyter.runtime.scheduler import Scheduler
 
-BUCKETS = 64
+BUCKETS: Final = 64
 """Service times are counted by the bit length of their nanoseconds: 64 buckets are enough for 292 years."""
-
-CONTROL_STAMP = -1
-"""Stands in the queue in place of the time of admission, for a control event."""
 
 
 class Owner(Protocol):
     """What a guardian reports to: its run."""
+
+    @property
+    def watching(self) -> bool:
+        """Whether somebody already looks for a deadlock, so that `watch` need not be called."""
 
     def failed(self, guardian: Guardian, event: Event, error: BaseException) -> None:
         """A node without an `error` port raised."""
@@ -60,18 +67,30 @@ class Owner(Protocol):
     def ended(self, guardian: Guardian) -> None:
         """A node took `end` on all its inputs and is empty."""
 
-
-class Parked(Protocol):
-    """Whoever waits for a refused event to be taken in: `pending` receivers still have to take it."""
-
-    pending: int
-
-    def resume(self) -> None:
-        """The last receiver took it."""
+    def watch(self) -> None:
+        """A node is blocked."""
 
 
-class Guardian:
-    """What both kinds share: the queue and its rules, the edges, the counters.
+class Receiver(Protocol):
+    """Where an edge leads: a guardian, or one of the edges of `edges.py` before it."""
+
+    inline: bool
+
+    def push(self, event: Event, now: int) -> bool:
+        """Take in a data event; False when it has to be parked."""
+
+    def park(self, event: Event, sender: Parked) -> None:
+        """Remember a sender whose event was refused."""
+
+    def signal(self, event: Event) -> None:
+        """Take in a control event."""
+
+    def forget(self, sender: Guardian) -> None:
+        """Discard what a node that was stopped gave."""
+
+
+class Guardian(Admission):
+    """What all kinds share: the edges, control events, failures, the counters.
 
     Args:
         node: the node's name.
@@ -79,6 +98,12 @@ class Guardian:
         policy: what it may hold and how.
         scheduler: the loop's scheduler.
         owner: the run.
+        bound: data events that it may own.
+
+    Attributes:
+        most: the most data events that it has owned.
+        lag_ns: what has passed between an event's arrival at its source and its service here, in all; None where the
+            source does not stamp its events.
     """
 
     inline = False
@@ -91,80 +116,76 @@ class Guardian:
         "broken",
         "call",
         "closed",
-        "controls",
+        "cycle",
         "done",
-        "dropped",
         "emitted",
         "ends",
         "errors",
         "finishes",
         "first_ns",
         "histogram",
+        "holds",
         "inputs",
-        "limit",
-        "node",
-        "overflow",
+        "lag_ns",
+        "most",
         "owner",
-        "peak",
-        "policy",
+        "paused",
         "ports",
         "processed",
-        "queue",
+        "retries",
         "scheduler",
         "service_ns",
         "single",
         "unrouted",
         "wait_ns",
-        "waiters",
         "workers",
     )
 
-    def __init__(self, node: str, behaviour: Behaviour, policy: Policy, scheduler: Scheduler, owner: Owner) -> None:
-        self.node = node
+    def __init__(
+        self,
+        node: str,
+        behaviour: Behaviour,
+        policy: Policy,
+        scheduler: Scheduler,
+        owner: Owner,
+        bound: int | None = None,
+    ) -> None:
+        super().__init__(node, policy)
         self.behaviour = behaviour
         self.call = behaviour.call
-        self.policy = policy
+        self.holds = behaviour.holds
         self.scheduler = scheduler
         self.owner = owner
-        self.limit = policy.queue
-        self.overflow = policy.overflow
         self.workers = policy.workers
-        self.bound = policy.bound
+        self.bound = policy.bound if bound is None else bound
         self.inputs = 0
-        self.ports: dict[str, tuple[Guardian, ...]] = {}
-        self.single: Guardian | None = None
-        self.queue: deque[tuple[Event, int]] = deque()
-        self.waiters: deque[tuple[Event, Parked]] = deque()
-        self.controls = 0
+        self.ports: dict[str, tuple[Receiver, ...]] = {}
+        self.single: Receiver | None = None
+        self.cycle: Cycle | None = None
         self.ends = 0
         self.finishes: dict[str, tuple[int, Event]] = {}
         self.broken: set[str] = set()
-        self.closed = False
-        self.done = False
-        self.processed = self.emitted = self.dropped = self.errors = self.unrouted = 0
-        self.peak = self.wait_ns = self.service_ns = self.blocked_ns = self.first_ns = 0
+        self.closed = self.done = self.paused = False
+        self.processed = self.emitted = self.errors = self.unrouted = self.retries = 0
+        self.most = self.wait_ns = self.service_ns = self.blocked_ns = self.first_ns = 0
+        self.lag_ns: int | None = None
         self.histogram = [0] * BUCKETS
 
     # -- wiring
 
-    def connect(self, ports: dict[str, list[Guardian]]) -> None:
+    def connect(self, ports: dict[str, list[Receiver]]) -> None:
         """Set the edges out of this node: receivers by port, `""` for the plain output.
 
         Receivers with workers come first, so that inline ones do not delay them.
         """
-        self.ports = {port: tuple(sorted(nodes, key=lambda g: g.inline)) for port, nodes in ports.items()}
+        self.ports = {port: tuple(sorted(nodes, key=lambda r: r.inline)) for port, nodes in ports.items()}
         plain = self.ports.get("", ())
         self.single = plain[0] if len(plain) == 1 and not self.behaviour.routes else None
 
     # -- state, for people and for the bound
 
-    @property
-    def depth(self) -> int:
-        """Data events that wait in the queue now."""
-        return len(self.queue) - self.controls
-
     def active(self) -> int:
-        """Events in service now, blocked ones included."""
+        """Data events in service now, blocked ones included."""
         raise NotImplementedError
 
     def held(self) -> int:
@@ -175,9 +196,18 @@ class Guardian:
         """Whether an output waits for its receiver now."""
         raise NotImplementedError
 
+    def working(self) -> bool:
+        """Whether something goes on here by itself: code of the node that runs or is about to, a thread, a stream."""
+        raise NotImplementedError
+
     def owned(self) -> int:
         """Data events that this node owns now; never more than `bound`."""
-        return self.depth + self.active() + self.held()
+        kept = self.holds() if self.holds is not None else 0
+        return self.depth + self.fed + self.active() + self.held() + kept
+
+    def quiet(self) -> bool:
+        """Whether nothing is here that could still give something, but what the operator holds."""
+        return not self.queue and not self.waiters and not self.active() and not self.held() and not self.working()
 
     # -- admission
 
@@ -194,56 +224,46 @@ class Guardian:
         """Take in a control event; never refused."""
         raise NotImplementedError
 
-    def park(self, event: Event, sender: Parked) -> None:
-        """Remember a sender whose event was refused; it is taken in first come, first served."""
-        sender.pending += 1
-        self.waiters.append((event, sender))
+    def feed(self, event: Fed, now: int) -> None:
+        """Take in what came back over a feedback edge: it is served before all that waits."""
+        self.queue.insert(self.fed, (event, -now))
+        self.fed += 1
+        self.exempt += 1
+        if event.edge.waiting >= event.edge.feedback.limit:
+            self.limit = 0
+        self.start()
 
-    def _admit(self, event: Event, now: int) -> bool:
-        queue = self.queue
-        depth = len(queue) - self.controls
-        if depth >= self.limit or self.waiters:
-            if self.overflow == "block":
-                return False
-            if not self._overflow(event):
-                return True
-            depth -= 1
-        queue.append((event, now))
-        if depth >= self.peak:
-            self.peak = depth + 1
-        return True
+    def start(self) -> None:
+        """See that what waits is served, if it may be."""
+        raise NotImplementedError
 
-    def _overflow(self, event: Event) -> bool:
-        """Apply a rule that does not block to a full queue; True when there is room for `event` now."""
-        if self.overflow == "error":
-            full = RunError(
-                f"node {self.node!r}: its queue of {self.limit} is full and its policy is overflow=error",
-                code="AF602",
-                hint="give it a larger queue or more workers, or use overflow=block",
+    def refuse(self, event: Event, error: BaseException) -> None:
+        """An event that can't be admitted is a failure of this node, in its place in the order."""
+        self._failed(event, error)
+        if not self.closed:
+            self._queue_control(self._error_event(event, error))
+            self.start()
+
+    def _took_fed(self, event: Event, now: int) -> None:
+        """Book that an event of a feedback edge was taken from the queue."""
+        self.exempt -= 1
+        self.fed -= 1
+        assert isinstance(event, Fed)
+        event.edge.waiting -= 1
+        if not self.limit and event.edge.waiting < event.edge.feedback.limit:
+            self.limit = self.policy.queue
+            self._let_in(now)
+
+    def _note(self, owned: int) -> None:
+        """Note the most that was owned; more than was declared is a defect, and stops the run."""
+        self.most = owned
+        if owned > self.bound:
+            error = RunError(
+                f"node {self.node!r} owns {owned} events; it declared at most {self.bound}",
+                code="AF691",
+                hint="this is a defect of aiflow-jupyter, please report it",
             )
-            self._failed(event, full)
-            if not self.closed:
-                self.queue.append((self._error_event(event, full), CONTROL_STAMP))
-                self.controls += 1
-            return False
-        self.dropped += 1
-        if self.overflow == "drop_newest":
-            return False
-        for index, (_, stamp) in enumerate(self.queue):
-            if stamp != CONTROL_STAMP:
-                del self.queue[index]
-                break
-        return True
-
-    def _hand_over(self, now: int) -> None:
-        """Give the slot that was just freed to the sender that has waited longest."""
-        event, sender = self.waiters.popleft()
-        self.queue.append((event, now))
-        depth = len(self.queue) - self.controls
-        self.peak = max(self.peak, depth)
-        sender.pending -= 1
-        if not sender.pending:
-            sender.resume()
+            self.owner.failed(self, Event("error", source=self.node), error)
 
     # -- emission
 
@@ -258,6 +278,8 @@ class Guardian:
         if self.behaviour.routes:
             port, event = out
             nodes = self.ports.get(port) or self.ports.get("else", ())
+            if self.skips:
+                self._skip_others(nodes, event)
         else:
             event, nodes = out, self.ports.get("", ())
         if not nodes:
@@ -268,16 +290,26 @@ class Guardian:
                 receiver.park(event, sender)
             now = clock()
 
+    def _skip_others(self, taken: tuple[Receiver, ...], event: Event) -> None:
+        """Tell the ports that an event does not leave by that it has no result there."""
+        told = skip(event, self.node)
+        for port, nodes in self.ports.items():
+            if port != "error" and nodes is not taken:
+                for node in nodes:
+                    node.signal(told)
+
     def _pass(self, event: Event) -> None:
         """Send a control event on by every port; by the port `error` a failure leaves as data (`_report`)."""
-        failure = event.kind == "error"
+        kind = event.kind
+        inside = kind == "flush" and event.source == FLUSH
         for port, nodes in self.ports.items():
-            if not (failure and port == "error"):
+            if not (kind == "error" and port == "error"):
                 for node in nodes:
-                    node.signal(event)
-        if event.kind == "error":
+                    if not inside or getattr(node, "cycle", None) is self.cycle:
+                        node.signal(event)
+        if kind == "error":
             self.broken.add(event.lineage)
-        elif event.kind == "end":
+        elif kind == "end":
             self._finished()
 
     def _report(self, event: Event, now: int, sender: Parked) -> None:
@@ -318,11 +350,16 @@ class Guardian:
         """Whether a control event acts now.
 
         With several inputs `finish` and `end` wait for the last of them, or `finish` for the end where some give none;
-        an answer that broke off never finishes.
+        an answer that broke off never finishes. The end of a loop's head waits for the loop.
         """
         if event.kind == "end":
             self.ends += 1
-            return self.ends >= self.inputs
+            if self.ends < self.inputs:
+                return False
+            if self.cycle is not None and self.node in self.cycle.heads and self.ends == self.inputs:
+                self.cycle.defer(self)
+                return False
+            return True
         if event.kind == "finish":
             if self.behaviour.answers or event.lineage in self.broken:
                 return False
@@ -333,8 +370,12 @@ class Guardian:
                     return False
         return True
 
+    def release(self) -> None:
+        """Let the end that was put aside for the loop pass."""
+        self.signal(Event("end", source=self.node))
+
     def _passing(self, event: Event) -> Iterator[Event]:
-        """What leaves because of a control event: what the operator held back, then the event itself."""
+        """What leaves because of a control event: what the operator held back, and the event itself."""
         if event.kind == "end":
             waiting = [finish for _, finish in self.finishes.values() if finish.lineage not in self.broken]
             self.finishes.clear()
@@ -368,12 +409,55 @@ class Guardian:
 
     # -- the end
 
+    def pause(self) -> None:
+        """Serve nothing from now on; what is in service goes on."""
+        self.paused = True
+
+    def resume_serving(self) -> None:
+        """Serve again."""
+        self.paused = False
+        self.start()
+
+    def dismiss(self, *, discard: bool) -> None:
+        """Stop this node alone, and tell those after it that nothing more comes.
+
+        Args:
+            discard: what it gave and nobody took is discarded.
+        """
+        waiting = list(self.waiters)
+        self.close()
+        if discard:
+            for receiver in {receiver for receivers in self.ports.values() for receiver in receivers}:
+                receiver.forget(self)
+        for _, sender in waiting:
+            sender.pending -= 1
+            if not sender.pending:
+                sender.resume()
+        self._pass_end()
+
+    def _pass_end(self) -> None:
+        end = Event("end", source=self.node)
+        for receivers in self.ports.values():
+            for receiver in receivers:
+                receiver.signal(end)
+
+    def forget(self, sender: Guardian) -> None:
+        """Discard what a node that was stopped gave, as far as it can be told: all that waits where it alone gives."""
+        self.waiters = type(self.waiters)(each for each in self.waiters if each[1].node != sender.node)
+        if self.inputs == 1:
+            data = [entry for entry in self.queue if entry[1] >= 0]
+            for event, stamp in data:
+                self.queue.remove((event, stamp))
+                if self.bytes_limit:
+                    self._let_go(event)
+        self._let_in(self.scheduler.clock())
+
     def close(self) -> None:
         """Stop at once: nothing is admitted, served or emitted any more."""
         self.closed = True
         self.queue.clear()
         self.waiters.clear()
-        self.controls = 0
+        self.exempt = self.fed = 0
         self.finishes.clear()
 
     async def wait_closed(self) -> None:

@@ -7,31 +7,42 @@ its own, so that a flood holds the loop for a slice at most; every `CUT_EVERY`th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from aiflow_jupyter.events import CONTROL, Event
 from aiflow_jupyter.graph.policy import Policy
+from aiflow_jupyter.runtime.admission import CONTROL_STAMP, skip
 from aiflow_jupyter.runtime.behaviour import Behaviour
-from aiflow_jupyter.runtime.guardian import CONTROL_STAMP, Guardian, Owner
+from aiflow_jupyter.runtime.guardian import Guardian, Owner
 from aiflow_jupyter.runtime.scheduler import Scheduler
 
-CUT_EVERY = 32
+CUT_EVERY: Final = 32
 """Every so many inline nodes in a row one always queues, so that a long chain does not use up the stack."""
 
 
 class InlineGuardian(Guardian):
     """Runs a function on the loop, one event at a time.
 
-    `busy` from the moment an event is taken until its last output was taken in and the queue is empty.
+    `busy` from the moment an event is taken until its last output was taken in and the queue is empty; also while it
+    is paused, so that nothing is served in passing.
     """
 
     inline = True
 
-    __slots__ = ("_blocked_at", "_rest", "_serving", "_took", "busy", "cut", "iterates", "pending")
+    __slots__ = ("_blocked_at", "_rest", "_scheduled", "_serving", "_took", "busy", "cut", "iterates", "pending")
 
     def __init__(
-        self, node: str, behaviour: Behaviour, policy: Policy, scheduler: Scheduler, owner: Owner, *, cut: bool = False
+        self,
+        node: str,
+        behaviour: Behaviour,
+        policy: Policy,
+        scheduler: Scheduler,
+        owner: Owner,
+        bound: int | None = None,
+        *,
+        cut: bool = False,
     ) -> None:
-        super().__init__(node, behaviour, policy, scheduler, owner)
+        super().__init__(node, behaviour, policy, scheduler, owner, bound)
         self.iterates = behaviour.mode == "iterate"
         self.cut = cut
         self.busy = False
@@ -39,15 +50,20 @@ class InlineGuardian(Guardian):
         self._rest: Iterator[Event] | None = None
         self._blocked_at = 0
         self._serving = False
+        self._scheduled = False
         self._took = 0
 
     def active(self) -> int:
         """One from the first event until the queue is empty."""
-        return 1 if self.busy else 0
+        return 1 if self.busy and not (self.paused and self._rest is None and not self.pending) else 0
 
     def blocked(self) -> bool:
         """Whether the last output waits for a receiver."""
         return self.pending > 0
+
+    def working(self) -> bool:
+        """Whether a call is under way, or is to go on."""
+        return self.busy and not self.pending and not self.paused
 
     def push(self, event: Event, now: int) -> bool:
         """Serve an event at once where the node is idle, else queue it."""
@@ -56,9 +72,11 @@ class InlineGuardian(Guardian):
         if self.busy or self.cut or self.queue or now >= self.scheduler.slice_end:
             if not self._admit(event, now):
                 return False
+            owned = len(self.queue) - self.exempt + self.busy
+            if owned > self.most:
+                self._note(owned)
             if not self.busy and self.queue:
-                self.busy = True
-                self.scheduler.loop.call_soon(self._later)
+                self.start()
             return True
         self.busy = True
         self._serve(event, now)
@@ -66,7 +84,9 @@ class InlineGuardian(Guardian):
             if self.queue:
                 self._drain()
             else:
-                self.busy = False
+                self.busy = self.paused
+                if self.cycle is not None:
+                    self.cycle.settled()
         return True
 
     def signal(self, event: Event) -> None:
@@ -74,16 +94,30 @@ class InlineGuardian(Guardian):
         if self.closed:
             return
         if self.busy or self.queue or self.cut:
-            self.queue.append((event, CONTROL_STAMP))
-            self.controls += 1
-            if not self.busy:
-                self.busy = True
-                self.scheduler.loop.call_soon(self._later)
+            self._queue_control(event)
+            self.start()
             return
         self.busy = True
         self._control(event)
         if not self.pending and self._rest is None:
             self._drain()
+
+    def start(self) -> None:
+        """Serve what waits in a slice of its own."""
+        if not self.busy:
+            self.busy = True
+            self._soon()
+
+    def pause(self) -> None:
+        """Serve nothing from now on: an idle node seems busy, a busy one stays so."""
+        super().pause()
+        self.busy = True
+
+    def resume_serving(self) -> None:
+        """Serve again what has come meanwhile."""
+        self.paused = False
+        if not self.pending:
+            self._soon()
 
     def close(self) -> None:
         """Stop, and let go of the outputs that are left."""
@@ -112,6 +146,9 @@ class InlineGuardian(Guardian):
         scheduler.current = self
         if not self.first_ns:
             self.first_ns = start
+            self.most = self.most or 1
+        if self.lag_ns is not None:
+            self.lag_ns += start - event.time
         if self.iterates:
             self._rest = self._iterate(event)
             self._serving = True
@@ -126,11 +163,23 @@ class InlineGuardian(Guardian):
             self._pump()
             return
         now = scheduler.clock()
-        self._served(now - start)
-        if out is not None and not self.closed:
+        took = now - start
+        self.service_ns += took
+        self.histogram[took.bit_length()] += 1
+        self.processed += 1
+        if self.closed:
+            return
+        if out is not None:
             self._emit(out, now, self)
             if self.pending:
-                self._blocked_at = now
+                self._block(now)
+        elif self.skips:
+            self._pass(skip(event, self.node))
+
+    def _block(self, now: int) -> None:
+        self._blocked_at = now
+        if not self.owner.watching:
+            self.owner.watch()
 
     def _iterate(self, event: Event) -> Iterator[Event]:
         try:
@@ -148,6 +197,7 @@ class InlineGuardian(Guardian):
         clock = scheduler.clock
         start = clock()
         while not self.closed:
+            scheduler.current = self
             out = next(rest, None)
             now = clock()
             self._took += now - start
@@ -156,6 +206,8 @@ class InlineGuardian(Guardian):
                 if self._serving:
                     self._serving = False
                     self._served(self._took)
+                if self.holds is not None and (owned := self.owned()) > self.most:
+                    self._note(owned)
                 return
             if out.kind in CONTROL:
                 self._pass(out)
@@ -163,7 +215,7 @@ class InlineGuardian(Guardian):
             else:
                 self._emit(out, now, self)
             if self.pending:
-                self._blocked_at = now
+                self._block(now)
                 return
             start = clock()
             if start >= scheduler.slice_end:
@@ -180,34 +232,45 @@ class InlineGuardian(Guardian):
         scheduler = self.scheduler
         clock = scheduler.clock
         queue = self.queue
-        while queue:
+        while queue and not self.paused:
             event, stamp = queue.popleft()
             if stamp == CONTROL_STAMP:
-                self.controls -= 1
+                self.exempt -= 1
                 self._control(event)
             else:
                 now = clock()
+                if stamp < 0:
+                    stamp = -stamp
+                    self._took_fed(event, now)
+                elif self.bytes_limit:
+                    self._let_go(event)
                 self.wait_ns += now - stamp
                 if self.waiters:
-                    self._hand_over(now)
+                    self._let_in(now)
                 self._serve(event, now)
-            if self.pending or self.closed:
-                return
-            if self._rest is not None:
+            if self.pending or self.closed or self._rest is not None:
                 return
             if queue and clock() >= scheduler.slice_end:
                 self._later_on()
                 return
-        self.busy = False
+        self.busy = self.paused
+        if self.cycle is not None:
+            self.cycle.settled()
 
     def _later_on(self) -> None:
         """The slice is over: let the loop turn, then go on."""
         self.scheduler.used_up()
-        self.scheduler.loop.call_soon(self._later)
+        self._soon()
+
+    def _soon(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self.scheduler.loop.call_soon(self._later)
 
     def _later(self) -> None:
         """Serve what is left and what is queued in a slice of its own."""
-        if self.closed:
+        self._scheduled = False
+        if self.closed or self.pending:
             return
         scheduler = self.scheduler
         scheduler.enter(self, scheduler.clock())

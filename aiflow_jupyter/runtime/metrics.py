@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
 from aiflow_jupyter.events import Event, Finish, Usage
+from aiflow_jupyter.graph.policy import Policy
 
 RunState = Literal["ready", "running", "done", "failed", "cancelled"]
 NodeState = Literal["idle", "running", "blocked", "done", "failed", "cancelled"]
@@ -148,13 +149,12 @@ class Counted(Protocol):
     """What a guardian lets be read."""
 
     node: str
-    limit: int
+    policy: Policy
     workers: int
     bound: int
     peak: int
     processed: int
     emitted: int
-    dropped: int
     errors: int
     unrouted: int
     wait_ns: int
@@ -167,6 +167,10 @@ class Counted(Protocol):
     @property
     def depth(self) -> int:
         """Data events in the queue."""
+
+    @property
+    def dropped(self) -> int:
+        """Events that overflow discarded."""
 
     def active(self) -> int:
         """Events in service."""
@@ -204,7 +208,7 @@ def node_status(guardian: Counted, run: RunState, started: int, failed: str | No
     return NodeStatus(
         node=guardian.node,
         state=state,
-        queue=guardian.limit,
+        queue=guardian.policy.queue,
         workers=guardian.workers,
         bound=guardian.bound,
         depth=max(0, guardian.depth),

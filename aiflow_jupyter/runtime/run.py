@@ -1,14 +1,17 @@
 """A run: one execution of a graph that passed its checks.
 
     READY --start, offer--> RUNNING --every node took `end`--> DONE
-                               |----a node without an error port raised--> FAILED      (what was delivered is kept)
-                               `----cancel---------------------------------> CANCELLED
+                             |  ^ |----a node without an error port raised, a deadlock--> FAILED   (what came is kept)
+                       pause v  | `----cancel------------------------------------------> CANCELLED
+                            (served nothing)
 
-`offer` puts values in as long as the inputs are open; `start` puts the last one in and closes them.
+`offer` puts values in as long as the inputs are open; `start` puts the last one in and closes them, unless it is told
+to leave them open: then `close_inputs` does.
 
 When `await run.cancel()` returns, nothing more is emitted, no new call starts, no asynchronous code of the run runs and
-the provider's connection is closed. A user's thread can't be killed: its result is discarded, and `still_running`
-names its node. A run belongs to the event loop it was made on; `status()` may be read from any thread.
+the provider's connection is closed; with `drain=True` what was admitted is finished first. A user's thread can't be
+killed: its result is discarded, and `still_running` names its node. `stop` ends one node; its policy says what else
+stops with it. A run belongs to the event loop it was made on; `status()` may be read from any thread.
 """
 
 from __future__ import annotations
@@ -21,13 +24,16 @@ from typing import Any
 
 from aiflow_jupyter.errors import AiflowError, CommandError, RunCancelled, RunError, words
 from aiflow_jupyter.events import Event
+from aiflow_jupyter.graph.problems import nearest
 from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.runtime.behaviour import Binding, Collected, Operator
+from aiflow_jupyter.runtime.deadlock import Detector
 from aiflow_jupyter.runtime.guardian import Guardian
+from aiflow_jupyter.runtime.injection import kind_of
 from aiflow_jupyter.runtime.metrics import Answer, RunState, RunStatus, node_status
 from aiflow_jupyter.runtime.scheduler import Scheduler
 from aiflow_jupyter.runtime.source import Source
-from aiflow_jupyter.runtime.wiring import wire
+from aiflow_jupyter.runtime.wiring import Timer, wire
 
 CLOSE_TIMEOUT_S = 2.0
 """How long `cancel` waits for a node's asynchronous code that does not end when it is cancelled."""
@@ -81,6 +87,7 @@ class _Sender:
     loop: asyncio.AbstractEventLoop
     pending: int = 0
     future: asyncio.Future[None] | None = field(default=None)
+    node: str = "run"
 
     def resume(self) -> None:
         if self.future is not None and not self.future.done():
@@ -101,6 +108,7 @@ class Run:
         scheduler: the scheduler of the loop that will run it.
         functions: the user's functions by name, as they are now.
         source: what answers requests.
+        flows: other graphs by name, for `delegate`.
         show: what `sink(display=true)` hands its events to.
         run_id: its identifier; None for a fresh one.
 
@@ -114,8 +122,9 @@ class Run:
         operators: Mapping[str, Operator],
         scheduler: Scheduler,
         *,
-        functions: Mapping[str, Callable[..., Any]] | None = None,
+        functions: Mapping[str, Any] | None = None,
         source: Source | None = None,
+        flows: Mapping[str, GraphSpec] | None = None,
         show: Callable[[Event], None] | None = None,
         run_id: str | None = None,
     ) -> None:
@@ -134,26 +143,34 @@ class Run:
         self._closing: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
         self._hung: list[str] = []
+        self._stopped: set[str] = set()
+        self._timers: set[Timer] = set()
+        self._operators = operators
+        self.paused = False
         common = Binding(
             "",
             functions or {},
             source,
             scheduler.clock,
+            flows=flows or {},
             answers=self.answers,
             variables=self.variables,
             show=show,
         )
-        self.guardians, self._threads = wire(spec, operators, common, scheduler, self)
+        wired = wire(spec, operators, common, scheduler, self, self._timers)
+        self.guardians, self._threads = wired.guardians, wired.threads
         self._open = len(self.guardians)
+        self._detector = Detector(scheduler.loop, self.guardians.values(), self._may_change, self._stuck)
 
     # -- the life of a run
 
-    async def start(self, value: Any, *, to: str | None = None) -> None:
+    async def start(self, value: Any, *, to: str | None = None, leave_open: bool = False) -> None:
         """Hand the run's one input (or the last one, after `offer`) to the graph and close its inputs.
 
         Args:
             value: the payload; for `generate` a text or a list of messages.
             to: the input node, where the graph has several.
+            leave_open: more will be offered, until `close_inputs`.
 
         Raises:
             CommandError: `to` is missing or is no input.
@@ -169,24 +186,47 @@ class Run:
                 f"{to!r} is no input of the graph", code="AF806", hint=f"its inputs: {', '.join(inputs)}"
             )
         self._begin()
-        self._shut = True
+        self._shut = not leave_open
         await self._put_in(to or inputs[0], value)
-        if waiting := [sender.future for sender in self._senders if sender.future is not None]:
-            await asyncio.wait(waiting)  # what was offered before goes in before the inputs close
-        self._scheduler.enter(self, self._scheduler.clock())
-        for node in inputs:
-            self.guardians[node].signal(Event("end", source="run"))
-        self._scheduler.run_ready()
+        if not leave_open:
+            await self._end_inputs()
 
     async def offer(self, node: str, value: Any) -> None:
-        """Put a value into a node's queue, waiting while it is full; the first one begins the run.
+        """Put a value into a node's queue, by the node's policy; the first one begins the run.
+
+        Args:
+            node: any node of the graph.
+            value: of the type that the graph declares for it (`inject`), else of one that the node's operator takes.
 
         Raises:
+            CommandError: no such node, or it does not take such a value.
             RunError: the inputs are closed, the run is over, or it failed before the value was taken in.
             RunCancelled: it was cancelled.
         """
+        guardian = self.guardians.get(node)
+        if guardian is None:
+            raise CommandError(f"no node is called {node!r}", code="AF806", hint=nearest(node, self.guardians))
+        kind_of(self.spec, node, value, self._operators)
         self._begin()
+        if guardian.done or guardian.closed:
+            raise RunError(f"node {node!r} has ended: it takes nothing in any more", code="AF605")
         await self._put_in(node, value)
+
+    async def close_inputs(self) -> None:
+        """Nothing more is offered: once what was admitted is through, the run is done."""
+        if not self._shut:
+            self._shut = True
+            if self.state == "ready":
+                self._begin_now()
+            await self._end_inputs()
+
+    async def _end_inputs(self) -> None:
+        if waiting := [sender.future for sender in self._senders if sender.future is not None]:
+            await asyncio.wait(waiting)  # what was offered before goes in before the inputs close
+        self._scheduler.enter(self, self._scheduler.clock())
+        for node in self.spec.inputs():
+            self.guardians[node].signal(Event("end", source="run"))
+        self._scheduler.run_ready()
 
     def _begin(self) -> None:
         """See that the run takes something in, and is running from the first time on."""
@@ -195,13 +235,17 @@ class Run:
         if self._shut:
             raise RunError("the run's inputs are closed: it takes nothing in any more", code="AF605")
         if self.state == "ready":
-            self.state = "running"
-            self._started = self._scheduler.clock()
+            self._begin_now()
+
+    def _begin_now(self) -> None:
+        self.state = "running"
+        self._started = self._scheduler.clock()
 
     async def _put_in(self, node: str, value: Any) -> None:
         guardian = self.guardians[node]
         now = self._scheduler.clock()
-        event = Event("value", value, source="run", sequence=self._offers, time=now, lineage=str(self._offers))
+        kind = kind_of(self.spec, node, value, self._operators)
+        event = Event(kind, value, source="run", sequence=self._offers, time=now, lineage=str(self._offers))
         self._offers += 1
         sender = _Sender(self._scheduler.loop)
         self._scheduler.enter(sender, now)
@@ -246,15 +290,71 @@ class Run:
                 await self._over.wait()
             raise
 
-    async def cancel(self) -> None:
-        """Stop the run; see the module for what holds when this returns."""
-        if self.state in ("ready", "running"):
+    async def cancel(self, *, drain: bool = False) -> None:
+        """Stop the run; see the module for what holds when this returns.
+
+        Args:
+            drain: take nothing more in, but finish what was admitted.
+        """
+        if drain and self.state == "running":
+            self.resume()
+            await self.close_inputs()
+        elif self.state in ("ready", "running"):
             self._stop("cancelled", RunCancelled("the run was cancelled"))
         await self._over.wait()
 
+    async def stop(self, node: str) -> None:
+        """Stop one node; where that goes on to is said by the policy `cancel` of each node that stops.
+
+        `upstream`: nodes stop that give to nobody else. `downstream`: what the node gave and nobody took is discarded.
+        What was made from its part is marked incomplete downstream.
+
+        Raises:
+            CommandError: no such node.
+        """
+        if node not in self.guardians:
+            raise CommandError(f"no node is called {node!r}", code="AF806", hint=nearest(node, self.guardians))
+        stopped: list[Guardian] = []
+        if self.state == "running":
+            self._scheduler.enter(self, self._scheduler.clock())
+            self._stop_node(self.guardians[node], stopped)
+            self._scheduler.run_ready()
+        for guardian in stopped:
+            await guardian.wait_closed()
+
+    def _stop_node(self, guardian: Guardian, stopped: list[Guardian]) -> None:
+        if guardian.done or guardian.closed:
+            return
+        stopped.append(guardian)
+        self._stopped.add(guardian.node)
+        cancel = guardian.policy.cancel
+        guardian.dismiss(discard=cancel in ("both", "downstream"))
+        self.ended(guardian)
+        if cancel in ("both", "upstream"):
+            for source in {edge.source for edge in self.spec.edges if edge.target == guardian.node}:
+                targets = {edge.target for edge in self.spec.edges if edge.source == source}
+                if all(self.guardians[target].closed for target in targets):
+                    self._stop_node(self.guardians[source], stopped)
+
+    def pause(self) -> None:
+        """Serve nothing until `resume`; what is in service goes on, and queues fill up to their bounds."""
+        if self.state == "running" and not self.paused:
+            self.paused = True
+            for guardian in self.guardians.values():
+                guardian.pause()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        if self.paused:
+            self.paused = False
+            for guardian in self.guardians.values():
+                if not guardian.closed:
+                    guardian.resume_serving()
+
     def result(self) -> Result:
         """What has come so far."""
-        complete = self.state == "done" and not any(guardian.errors for guardian in self.guardians.values())
+        complete = self.state == "done" and not self._stopped
+        complete = complete and not any(guardian.errors for guardian in self.guardians.values())
         return Result(self.variables, self.answers, self.status(), complete)
 
     @property
@@ -306,6 +406,28 @@ class Run:
             self._ended = self._scheduler.clock()
             self._closing = self._scheduler.loop.create_task(self._close())
 
+    @property
+    def watching(self) -> bool:
+        """Whether a deadlock is already looked for."""
+        return self._detector.watching
+
+    def watch(self) -> None:
+        """A node is blocked."""
+        self._detector.watch()
+
+    def _may_change(self) -> bool:
+        """Whether something outside the nodes may still bring the run on."""
+        return bool(self._timers) or self.paused or not self._shut
+
+    def _stuck(self, who: str) -> None:
+        if self.state == "running":
+            error = RunError(
+                f"the run is stuck: {who}",
+                code="AF510",
+                hint="give one of these nodes a larger queue or an overflow rule, or close the loop by a feedback edge",
+            )
+            self._stop("failed", error)
+
     def _stop(self, state: RunState, error: AiflowError) -> None:
         self.state = state
         self.error = error
@@ -318,6 +440,9 @@ class Run:
 
     async def _close(self) -> None:
         """Wait for every node's asynchronous code to end, and let go of what the nodes hold open."""
+        self._detector.stop()
+        for timer in tuple(self._timers):
+            timer.cancel()
         waits = {asyncio.ensure_future(guardian.wait_closed()): node for node, guardian in self.guardians.items()}
         try:
             _, late = await asyncio.wait(waits, timeout=CLOSE_TIMEOUT_S)

@@ -40,8 +40,8 @@ class NodeThreads:
         self._last: Callable[[], Any] | None = None
         self._ended = loop.create_future()
 
-    def submit(self, function: Callable[[Any], Any], argument: Any) -> asyncio.Future[Any]:
-        """Call `function(argument)` in a thread; the future is cancelled without stopping the thread."""
+    def submit(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> asyncio.Future[Any]:
+        """Call a function in a thread; the future is cancelled without stopping the thread."""
         future = self._loop.create_future()
         if len(self._threads) < self._workers:
             thread = threading.Thread(target=self._run, name=f"aiflow:{self._node}", daemon=True)
@@ -50,7 +50,7 @@ class NodeThreads:
                 self._alive += 1
             thread.start()
         context = self._context.copy()
-        self._tasks.put((lambda: context.run(function, argument), future))
+        self._tasks.put((lambda: context.run(function, *arguments, **named), future))
         return future
 
     @property

@@ -2,27 +2,52 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+import inspect
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from aiflow_jupyter.errors import ConfigError
+from aiflow_jupyter.events import Event
+from aiflow_jupyter.graph.shape import Shape
+from aiflow_jupyter.graph.signatures import OperatorSignature
 from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
-from aiflow_jupyter.runtime.guardian import Guardian, Owner
+from aiflow_jupyter.runtime.cycle import Cycle
+from aiflow_jupyter.runtime.edges import Entrance, FeedbackEdge
+from aiflow_jupyter.runtime.guardian import Guardian, Owner, Receiver
 from aiflow_jupyter.runtime.inline import CUT_EVERY, InlineGuardian
+from aiflow_jupyter.runtime.partitioned import PartitionedGuardian
 from aiflow_jupyter.runtime.scheduler import Scheduler
 from aiflow_jupyter.runtime.threads import NodeThreads
+from aiflow_jupyter.runtime.topology import between, cuts, loops
 from aiflow_jupyter.runtime.workers import WorkerGuardian
 
-ON_LOOP = ("inline", "iterate")
+ON_LOOP: Final = ("inline", "iterate")
+
+
+@dataclass(frozen=True, slots=True)
+class Wired:
+    """What runs a graph.
+
+    Attributes:
+        guardians: by node, in the order of the graph.
+        threads: of the nodes that have any.
+    """
+
+    guardians: dict[str, Guardian]
+    threads: dict[str, NodeThreads]
 
 
 def wire(
-    spec: GraphSpec, operators: Mapping[str, Operator], common: Binding, scheduler: Scheduler, owner: Owner
-) -> tuple[dict[str, Guardian], dict[str, NodeThreads]]:
+    spec: GraphSpec,
+    operators: Mapping[str, Operator],
+    common: Binding,
+    scheduler: Scheduler,
+    owner: Owner,
+    timers: set[Timer],
+) -> Wired:
     """Build the guardians of a graph, connected, in the order of its nodes.
 
     Args:
@@ -31,74 +56,194 @@ def wire(
         common: what all nodes are bound with; each gets it under its own name.
         scheduler: the scheduler of the loop that will run them.
         owner: what they report to.
-
-    Returns:
-        the guardians and, of those that have any, the threads, by node.
+        timers: where the nodes' timers stand while they wait.
 
     Raises:
         AiflowError: a function or an argument turned out not to fit.
     """
-    behaviours = {
-        node: _bind(each.operator, each.args, operators, replace(common, node=node))
-        for node, each in spec.nodes.items()
-    }
-    cuts = _cuts(spec, {node for node, behaviour in behaviours.items() if behaviour.mode in ON_LOOP})
-    guardians: dict[str, Guardian] = {}
-    threads: dict[str, NodeThreads] = {}
-    for node, behaviour in behaviours.items():
-        policy = spec.nodes[node].policy
+    return _Wiring(spec, operators, common, scheduler, owner, timers).wired()
+
+
+class Timer:
+    """A control event that a node will be sent by itself, later."""
+
+    __slots__ = ("_event", "_guardian", "_handle", "_timers")
+
+    def __init__(self, guardian: Guardian, seconds: float, event: Event, timers: set[Timer]) -> None:
+        self._guardian = guardian
+        self._event = event
+        self._timers = timers
+        timers.add(self)
+        self._handle = guardian.scheduler.loop.call_later(seconds, self._fire)
+
+    def cancel(self) -> None:
+        """Take it back."""
+        self._handle.cancel()
+        self._timers.discard(self)
+
+    def _fire(self) -> None:
+        self._timers.discard(self)
+        scheduler = self._guardian.scheduler
+        scheduler.enter(self, scheduler.clock())
+        self._guardian.signal(self._event)
+        scheduler.run_ready()
+
+
+class _Wiring:
+    """See `wire`, whose arguments these are."""
+
+    def __init__(
+        self,
+        spec: GraphSpec,
+        operators: Mapping[str, Operator],
+        common: Binding,
+        scheduler: Scheduler,
+        owner: Owner,
+        timers: set[Timer],
+    ) -> None:
+        self.spec = spec
+        self.shape = Shape(spec)
+        self.operators = operators
+        self.common = common
+        self.scheduler = scheduler
+        self.owner = owner
+        self.timers = timers
+        self.guardians: dict[str, Guardian] = {}
+        self.threads: dict[str, NodeThreads] = {}
+        self.sources: dict[str, list[str]] = {node: [] for node in spec.nodes}
+        self.limits = dict.fromkeys(spec.nodes, 0)
+        for edge in spec.edges:
+            if edge.feedback is None:
+                self.sources[edge.target].append(edge.source)
+            else:
+                self.limits[edge.target] += edge.feedback.limit
+
+    def wired(self) -> Wired:
+        behaviours = {node: self._behaviour(node) for node in self.spec.nodes}
+        inline = {node for node, behaviour in behaviours.items() if behaviour.mode in ON_LOOP}
+        queueing = cuts(self.shape, inline, CUT_EVERY)
+        for node, behaviour in behaviours.items():
+            self.guardians[node] = self._guardian(node, behaviour, cut=node in queueing)
+        self._connect()
+        self._skips(behaviours)
+        return Wired(self.guardians, self.threads)
+
+    # -- nodes
+
+    def _signature(self, node: str) -> OperatorSignature | None:
+        known = self.operators.get(self.spec.nodes[node].operator)
+        return known.signature if known is not None else None
+
+    def _behaviour(self, node: str) -> Behaviour:
+        """What the node does, as coroutines and calls on the loop, with what its policy asks of every call."""
+        declared = self.spec.nodes[node]
+        policy = declared.policy
+        binding = replace(
+            self.common,
+            node=node,
+            policy=policy,
+            inputs=tuple(self.sources[node]),
+            later=partial(self._later, node),
+        )
+        behaviour = _bind(declared.operator, declared.args, self.operators, binding)
+        if behaviour.mode in ("thread", "thread_iterate"):
+            self.threads[node] = NodeThreads(node, policy.workers, self.scheduler.loop)
+            behaviour = _threaded(behaviour, self.threads[node])
+        return behaviour
+
+    def _later(self, node: str, seconds: float, event: Event) -> Callable[[], None]:
+        return Timer(self.guardians[node], seconds, event, self.timers).cancel
+
+    def _guardian(self, node: str, behaviour: Behaviour, *, cut: bool) -> Guardian:
+        declared = self.spec.nodes[node]
+        policy = declared.policy
+        signature = self._signature(node)
+        kept = signature.holds(declared.args) if signature is not None else 0
+        if kept or policy.effect == "speculative":
+            kept = policy.hold or kept
+        bound = policy.bound + kept + self.limits[node]
         if behaviour.mode in ON_LOOP:
-            guardians[node] = InlineGuardian(node, behaviour, policy, scheduler, owner, cut=node in cuts)
-            continue
-        if behaviour.mode == "thread":
-            threads[node] = NodeThreads(node, policy.workers, scheduler.loop)
-            behaviour = _threaded(behaviour, threads[node])  # noqa: PLW2901 - the same, as coroutines see it
-        guardians[node] = WorkerGuardian(node, behaviour, policy, scheduler, owner)
-    ports: dict[str, dict[str, list[Guardian]]] = {node: {} for node in guardians}
-    for edge in spec.edges:
-        ports[edge.source].setdefault(edge.port or "", []).append(guardians[edge.target])
-        guardians[edge.target].inputs += 1
-    for node, guardian in guardians.items():
-        guardian.connect(ports[node])
-    for node in spec.inputs():
-        guardians[node].inputs += 1
-    return guardians, threads
+            return InlineGuardian(node, behaviour, policy, self.scheduler, self.owner, bound, cut=cut)
+        if policy.state == "partitioned" and policy.key is not None:
+            key = self.common.functions[policy.key]
+            return PartitionedGuardian(
+                node, behaviour, policy, self.scheduler, self.owner, bound, key=lambda event: key(event.payload)
+            )
+        return WorkerGuardian(node, behaviour, policy, self.scheduler, self.owner, bound)
+
+    # -- edges
+
+    def _connect(self) -> None:
+        cycles = self._cycles()
+        ports: dict[str, dict[str, list[Receiver]]] = {node: {} for node in self.guardians}
+        for edge in self.spec.edges:
+            target = self.guardians[edge.target]
+            receiver: Receiver = target
+            if edge.feedback is not None:
+                receiver = FeedbackEdge(edge.source, target, edge.feedback, cycles[edge.target])
+            else:
+                target.inputs += 1
+                signature = self._signature(edge.target)
+                if signature is not None and signature.pairs:
+                    receiver = Entrance(edge.source, target)
+            ports[edge.source].setdefault(edge.port or "", []).append(receiver)
+        for node, guardian in self.guardians.items():
+            guardian.connect(ports[node])
+        for node in self.spec.inputs():
+            self.guardians[node].inputs += 1
+
+    def _cycles(self) -> dict[str, Cycle]:
+        """The loop of each node that stands in one."""
+        found = {}
+        for part in loops(self.shape):
+            cycle = Cycle(self.scheduler.loop)
+            cycle.heads = {e.target for e in self.spec.edges if e.feedback is not None and e.target in part}
+            for node in part:
+                guardian = self.guardians[node]
+                guardian.cycle = found[node] = cycle
+                cycle.nodes.append(guardian)
+        return found
+
+    def _skips(self, behaviours: Mapping[str, Behaviour]) -> None:
+        """Have the nodes between a split and a join say what gives nothing."""
+        joins = [node for node in self.spec.nodes if (known := self._signature(node)) is not None and known.pairs]
+        if joins:
+            routes = {node for node, behaviour in behaviours.items() if behaviour.routes}
+            for node in between(self.shape, joins, routes):
+                self.guardians[node].skips = True
 
 
 def _bind(operator: str, args: Mapping[str, Any], operators: Mapping[str, Operator], binding: Binding) -> Behaviour:
     known = operators.get(operator)
     if known is not None:
         return known.bind(args, binding)
-    if operator in binding.functions:
-        return operators["map"].bind({"function": operator}, binding)
-    raise ConfigError(f"node {binding.node!r}: no operator or function is called {operator!r}", code="AF201")
+    function = binding.functions.get(operator)
+    if function is None:
+        raise ConfigError(f"node {binding.node!r}: no operator or function is called {operator!r}", code="AF201")
+    yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    return operators["flat_map" if yields else "map"].bind({"function": operator}, binding)
 
 
 def _threaded(behaviour: Behaviour, threads: NodeThreads) -> Behaviour:
     """The behaviour with its calls, and its close after the last of them, in threads."""
-    close = behaviour.close and partial(threads.close, behaviour.close)
-    return replace(behaviour, call=partial(threads.submit, behaviour.call), close=close)
+    close = partial(threads.close, behaviour.close) if behaviour.close else None
+    if behaviour.mode == "thread":
+        return replace(behaviour, mode="await", call=partial(threads.submit, behaviour.call), close=close)
+    return replace(behaviour, mode="stream", call=partial(_steps, threads, behaviour.call), close=close)
 
 
-def _cuts(spec: GraphSpec, inline: Collection[str]) -> set[str]:
-    """The inline nodes that always queue, so that no way through the graph is a call of over `CUT_EVERY` nodes."""
-    incoming = Counter(edge.target for edge in spec.edges)
-    after: dict[str, list[str]] = {node: [] for node in spec.nodes}
-    for edge in spec.edges:
-        after[edge.source].append(edge.target)
-    nested = dict.fromkeys(spec.nodes, 0)
-    cuts = set()
-    ready = [node for node in spec.nodes if not incoming[node]]
-    while ready:
-        node = ready.pop()
-        if node not in inline:
-            nested[node] = 0
-        elif nested[node] >= CUT_EVERY - 1:
-            nested[node] = 0
-            cuts.add(node)
-        for target in after[node]:
-            nested[target] = max(nested[target], nested[node] + 1)
-            incoming[target] -= 1
-            if not incoming[target]:
-                ready.append(target)
-    return cuts
+_OVER: Final = object()
+
+
+async def _steps(
+    threads: NodeThreads, call: Callable[..., Iterator[Event]], event: Event, **extras: Any
+) -> AsyncGenerator[Event, None]:
+    """The events that a generator gives, each step of it in a thread."""
+    steps = await threads.submit(call, event, **extras)
+    try:
+        while (out := await threads.submit(next, steps, _OVER)) is not _OVER:
+            yield out
+    finally:
+        close = getattr(steps, "close", None)
+        if close is not None and not getattr(steps, "gi_running", False):
+            threads.submit(lambda _: close(), None)

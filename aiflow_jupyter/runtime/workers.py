@@ -10,21 +10,24 @@ from collections import deque
 
 from aiflow_jupyter.events import CONTROL, Event
 from aiflow_jupyter.graph.policy import Policy
+from aiflow_jupyter.runtime.admission import CONTROL_STAMP, skip
 from aiflow_jupyter.runtime.behaviour import Behaviour
-from aiflow_jupyter.runtime.guardian import CONTROL_STAMP, Guardian, Owner
+from aiflow_jupyter.runtime.guardian import Guardian, Owner
 from aiflow_jupyter.runtime.scheduler import Scheduler
 
 
-class _Worker:
+class Worker:
     """One worker of a `WorkerGuardian`: a task, and where it waits while its output is refused."""
 
-    __slots__ = ("future", "pending")
+    __slots__ = ("future", "node", "pending")
 
-    def __init__(self) -> None:
+    def __init__(self, node: str) -> None:
+        self.node = node
         self.pending = 0
         self.future: asyncio.Future[None] | None = None
 
     def resume(self) -> None:
+        """Go on: every receiver has taken the output."""
         if self.future is not None and not self.future.done():
             self.future.set_result(None)
 
@@ -40,6 +43,7 @@ class WorkerGuardian(Guardian):
     """
 
     __slots__ = (
+        "_acting",
         "_blocked",
         "_fenced",
         "_head",
@@ -56,8 +60,16 @@ class WorkerGuardian(Guardian):
         "_waking",
     )
 
-    def __init__(self, node: str, behaviour: Behaviour, policy: Policy, scheduler: Scheduler, owner: Owner) -> None:
-        super().__init__(node, behaviour, policy, scheduler, owner)
+    def __init__(
+        self,
+        node: str,
+        behaviour: Behaviour,
+        policy: Policy,
+        scheduler: Scheduler,
+        owner: Owner,
+        bound: int | None = None,
+    ) -> None:
+        super().__init__(node, behaviour, policy, scheduler, owner, bound)
         self._ordered = policy.order != "none" and policy.workers > 1
         self._loose = policy.order == "none" and policy.workers > 1
         self._fenced = False
@@ -71,6 +83,7 @@ class WorkerGuardian(Guardian):
         self._spare = policy.workers
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_service = 0
+        self._acting = 0
         self._blocked = 0
 
     def active(self) -> int:
@@ -85,18 +98,25 @@ class WorkerGuardian(Guardian):
         """Whether any worker waits for a receiver."""
         return self._blocked > 0
 
+    def working(self) -> bool:
+        """Whether a call, a stream or a wake-up is under way."""
+        return self._waking or self._in_service + self._acting > self._blocked + len(self._turns)
+
     def push(self, event: Event, now: int) -> bool:
         """Queue an event, and see that a worker looks at it."""
         if self.closed:
             return True
         queue = self.queue  # as `_admit` does it, where there is room
-        depth = len(queue) - self.controls
-        if depth < self.limit and not self.waiters:
+        depth = len(queue) - self.exempt
+        if depth < self.limit and not self.waiters and not self.bytes_limit:
             queue.append((event, now))
             if depth >= self.peak:
                 self.peak = depth + 1
         elif not self._admit(event, now):
             return False
+        owned = len(queue) - self.exempt + self._in_service + len(self._held)
+        if owned > self.most:
+            self._note(owned)
         if self._spare and not self._waking:
             self._wake()
         return True
@@ -105,10 +125,19 @@ class WorkerGuardian(Guardian):
         """Queue a control event, and see that a worker looks at it."""
         if self.closed:
             return
-        self.queue.append((event, CONTROL_STAMP))
-        self.controls += 1
+        self._queue_control(event)
+        self.start()
+
+    def start(self) -> None:
+        """See that a worker looks at what waits."""
         if not self._waking:
             self._wake()
+
+    def resume_serving(self) -> None:
+        """Serve again; one worker wakes the next while there is something to do."""
+        self.paused = False
+        if self.queue:
+            self.start()
 
     def close(self) -> None:
         """Stop, and cancel the workers."""
@@ -125,6 +154,8 @@ class WorkerGuardian(Guardian):
 
     def _wake(self) -> None:
         """Have one more worker look at the queue, if one is free."""
+        if self.paused:
+            return
         if self._idle:
             self._waking = True
             self._spare -= 1
@@ -145,7 +176,7 @@ class WorkerGuardian(Guardian):
         scheduler = self.scheduler
         clock = scheduler.clock
         queue = self.queue
-        worker = _Worker()
+        worker = Worker(self.node)
         streams = self.behaviour.mode == "stream"
         ordered = self._ordered
         loose = self._loose
@@ -156,9 +187,11 @@ class WorkerGuardian(Guardian):
         scheduler.enter(worker, now)
         self._waking = False
         while not self.closed:
-            if not queue or (loose and self._at_fence()):
+            if not queue or self.paused or (loose and self._at_fence()):
                 if self.done and not queue:
                     return
+                if self.cycle is not None:
+                    self.cycle.settled()
                 await self._woken()
                 now = clock()
                 scheduler.enter(worker, now)
@@ -175,11 +208,18 @@ class WorkerGuardian(Guardian):
                 scheduler.enter(worker, now)
             self._in_service += 1
             try:
+                if stamp < 0:
+                    stamp = -stamp
+                    self._took_fed(event, now)
+                elif self.bytes_limit:
+                    self._let_go(event)
                 self.wait_ns += now - stamp
                 if not self.first_ns:
                     self.first_ns = now
+                if self.lag_ns is not None:
+                    self.lag_ns += now - event.time
                 if self.waiters:
-                    self._hand_over(now)
+                    self._let_in(now)
                     if scheduler.ready:
                         scheduler.run_ready()
                         now = clock()
@@ -195,19 +235,22 @@ class WorkerGuardian(Guardian):
                     try:
                         out = await call(event)
                     except BaseException as error:  # whatever it is, it is this node's failure, never the loop's
-                        if _told_to_stop(error):
+                        if told_to_stop(error):
                             raise
                         failure = list(self._failure(event, error))
                     finally:
                         now = clock()
                         self._served(now - start)
                     if ordered:
-                        await self._settle(ticket, failure or ([] if out is None else [out]), worker)
+                        await self._settle(ticket, failure or self._results(event, out), worker)
                     elif failure is not None:
                         for each in failure:
                             await self._send(each, worker)
-                    elif out is not None and not self.closed and self._put(out, now, worker):
-                        await self._taken(worker, now)
+                    elif out is not None and not self.closed:
+                        if self._put(out, now, worker):
+                            await self._taken(worker, now)
+                    elif self.skips:
+                        await self._send(skip(event, self.node), worker)
                     now = clock()
             finally:
                 self._in_service -= 1
@@ -215,6 +258,11 @@ class WorkerGuardian(Guardian):
                 await scheduler.yield_slice()
                 now = clock()
                 scheduler.enter(worker, now)
+
+    def _results(self, event: Event, out: Event | None) -> list[Event]:
+        if out is not None:
+            return [out]
+        return [skip(event, self.node)] if self.skips else []
 
     async def _woken(self) -> None:
         """Wait for something to do."""
@@ -228,21 +276,25 @@ class WorkerGuardian(Guardian):
         """Without order: whether a control event is acting, or comes next while data before it is in service."""
         return self._fenced or (self.queue[0][1] == CONTROL_STAMP and self._in_service > 0)
 
-    async def _control(self, ticket: int, event: Event, worker: _Worker) -> None:
-        self.controls -= 1
-        if self._ordered:
-            if self.queue:
-                self._wake()
-            await self._turn(ticket)
-        self._fenced = self._loose
-        if self._due(event):
-            for out in self._passing(event):
-                await self._send(out, worker)
-        self._fenced = False
-        if self._ordered:
-            await self._release(worker)
+    async def _control(self, ticket: int, event: Event, worker: Worker) -> None:
+        self.exempt -= 1
+        self._acting += 1
+        try:
+            if self._ordered:
+                if self.queue:
+                    self._wake()
+                await self._turn(ticket)
+            self._fenced = self._loose
+            if self._due(event):
+                for out in self._passing(event):
+                    await self._send(out, worker)
+            self._fenced = False
+            if self._ordered:
+                await self._release(worker)
+        finally:
+            self._acting -= 1
 
-    async def _stream(self, ticket: int, event: Event, worker: _Worker) -> None:
+    async def _stream(self, ticket: int, event: Event, worker: Worker) -> None:
         """Run a call that gives a stream; it emits as it comes once it is this event's turn.
 
         Its service is the time until each of its outputs came; what those then wait for is not.
@@ -269,7 +321,7 @@ class WorkerGuardian(Guardian):
                 scheduler.enter(worker, start)
                 scheduler.current = self
         except BaseException as error:  # as in `_work`
-            if _told_to_stop(error):
+            if told_to_stop(error):
                 raise
             failure = error
             took += clock() - start
@@ -285,7 +337,7 @@ class WorkerGuardian(Guardian):
         if self._ordered:
             await self._release(worker)
 
-    async def _settle(self, ticket: int, results: list[Event], worker: _Worker) -> None:
+    async def _settle(self, ticket: int, results: list[Event], worker: Worker) -> None:
         """Emit a ticket's results when it is their turn; until then they wait, if they may without their worker."""
         if ticket != self._head:
             if len(self._held) < self._reorder:
@@ -306,7 +358,7 @@ class WorkerGuardian(Guardian):
             self._turns[ticket] = (turn, None)
             await turn
 
-    async def _release(self, worker: _Worker) -> None:
+    async def _release(self, worker: Worker) -> None:
         """Give the turn on: emit the held results that follow, then let the next waiting worker go."""
         self._head += 1
         while self._head in self._held:
@@ -328,7 +380,7 @@ class WorkerGuardian(Guardian):
                 self._held[ticket] = results
                 turn.set_result(True)
 
-    async def _send(self, out: Event, worker: _Worker) -> None:
+    async def _send(self, out: Event, worker: Worker) -> None:
         """Send one event on, and wait until every receiver has taken it."""
         if self.closed:
             return
@@ -336,7 +388,7 @@ class WorkerGuardian(Guardian):
         if self._put(out, now, worker):
             await self._taken(worker, now)
 
-    def _put(self, out: Event, now: int, worker: _Worker) -> bool:
+    def _put(self, out: Event, now: int, worker: Worker) -> bool:
         """Send one event on; True when a receiver has yet to take it."""
         scheduler = self.scheduler
         if scheduler.owner is not worker:
@@ -350,10 +402,12 @@ class WorkerGuardian(Guardian):
             scheduler.run_ready()
         return worker.pending > 0
 
-    async def _taken(self, worker: _Worker, since: int) -> None:
+    async def _taken(self, worker: Worker, since: int) -> None:
         """Wait until every receiver has taken the output."""
         scheduler = self.scheduler
         self._blocked += 1
+        if not self.owner.watching:
+            self.owner.watch()
         worker.future = scheduler.loop.create_future()
         try:
             await worker.future
@@ -368,7 +422,7 @@ class WorkerGuardian(Guardian):
             self._idle.popleft().set_result(None)
 
 
-def _told_to_stop(error: BaseException) -> bool:
+def told_to_stop(error: BaseException) -> bool:
     """Whether this worker was cancelled or thrown away, rather than the user's code raising the like by itself."""
     if isinstance(error, GeneratorExit):
         return True

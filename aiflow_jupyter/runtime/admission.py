@@ -1,0 +1,234 @@
+"""Admission: what may wait at a node, and what happens to an event that finds no room.
+
+The queue holds data events up to `queue` (and `queue_bytes`), and besides, without counting, control events and what
+came back over a feedback edge. An event that finds no room is treated by the rule of its kind:
+
+    block        the sender parks with it, and is taken in first come, first served
+    drop_newest  it is discarded                      drop_oldest  the oldest that may be dropped is discarded for it
+    error        it is a failure of the node          conflate     its text is put behind that of the last one waiting
+
+Control events and tool results are never dropped. What is dropped between a split and a join leaves a `skip` in its
+place, so that its partner does not wait for it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, deque
+from typing import Any, Final, Protocol
+
+from aiflow_jupyter.errors import RunError
+from aiflow_jupyter.events import TEXT, Event
+from aiflow_jupyter.graph.policy import Policy
+
+CONTROL_STAMP: Final = -1
+"""Stands in the queue in place of the time of admission, for a control event; what came back over a feedback edge
+has its time negated, which is below this."""
+
+
+class Parked(Protocol):
+    """Whoever waits for a refused event to be taken in: `pending` receivers still have to take it."""
+
+    node: str
+    pending: int
+
+    def resume(self) -> None:
+        """The last receiver took it."""
+
+
+def size_of(payload: Any) -> int:
+    """Bytes that a payload takes: those of an array, else of the object itself, not of what it refers to."""
+    size = getattr(payload, "nbytes", None)
+    return size if isinstance(size, int) else sys.getsizeof(payload)
+
+
+class Admission:
+    """A node's queue with its rules; a guardian is one.
+
+    Attributes:
+        queue: what waits, each with the time of its admission.
+        exempt: how many in the queue do not count toward `limit`.
+        fed: how many of these, at the head, came over feedback edges.
+        limit: data events that may wait; 0 while the node's loop is full.
+        waiters: refused events with their senders.
+        drops: dropped events by kind.
+        conflated: events whose text was put behind another's.
+        peak: the most data events that waited.
+        skips: the node stands between a split and a join, so that what gives nothing has to say so.
+    """
+
+    __slots__ = (
+        "bytes",
+        "bytes_limit",
+        "conflated",
+        "drops",
+        "exempt",
+        "fed",
+        "limit",
+        "node",
+        "peak",
+        "policy",
+        "queue",
+        "skips",
+        "waiters",
+    )
+
+    def __init__(self, node: str, policy: Policy) -> None:
+        self.node = node
+        self.policy = policy
+        self.limit = policy.queue
+        self.bytes_limit = policy.queue_bytes or 0
+        self.bytes = 0
+        self.queue: deque[tuple[Event, int]] = deque()
+        self.waiters: deque[tuple[Event, Parked]] = deque()
+        self.exempt = self.fed = 0
+        self.drops: Counter[str] = Counter()
+        self.conflated = self.peak = 0
+        self.skips = False
+
+    @property
+    def depth(self) -> int:
+        """Data events that wait in the queue now, without those of feedback edges."""
+        return len(self.queue) - self.exempt
+
+    @property
+    def dropped(self) -> int:
+        """Events that overflow discarded."""
+        return sum(self.drops.values())
+
+    def park(self, event: Event, sender: Parked) -> None:
+        """Remember a sender whose event was refused; it is taken in first come, first served."""
+        sender.pending += 1
+        self.waiters.append((event, sender))
+
+    def _admit(self, event: Event, now: int) -> bool:
+        queue = self.queue
+        depth = len(queue) - self.exempt
+        if depth >= self.limit or self.waiters or self.bytes_limit:
+            room = self._room(event, now)
+            if room is not True:
+                return room is None
+            depth = len(queue) - self.exempt
+        queue.append((event, now))
+        if depth >= self.peak:
+            self.peak = depth + 1
+        return True
+
+    def _room(self, event: Event, now: int) -> bool | None:  # noqa: PLR0911 - a table of rules
+        """Whether there is room for an event, by its rule: True, or False when it has to wait, None when it is gone."""
+        size = 0
+        if self.bytes_limit:
+            size = size_of(event.payload)
+            if size > self.bytes_limit:
+                self.refuse(
+                    event,
+                    RunError(
+                        f"node {self.node!r}: an event of {size:,} bytes is larger than its queue_bytes="
+                        f"{self.bytes_limit}",
+                        code="AF608",
+                        hint="give the node a larger queue_bytes, or cut the event before it",
+                    ),
+                )
+                return None
+        while self.waiters or not self._fits(size):
+            rule = self.policy.rule(event.kind)
+            if rule == "block":
+                return False
+            if rule == "conflate":
+                return None if self._conflate(event, size) else False
+            if rule == "error":
+                self.refuse(
+                    event,
+                    RunError(
+                        f"node {self.node!r}: its queue of {self.policy.queue} is full and its policy is "
+                        "overflow=error",
+                        code="AF602",
+                        hint="give it a larger queue or more workers, or use overflow=block",
+                    ),
+                )
+                return None
+            if rule == "drop_newest":
+                self.drops[event.kind] += 1
+                if self.skips:
+                    self._queue_control(skip(event, self.node))
+                return None
+            if not self._drop_oldest():
+                return False
+            self._let_in(now)
+        self.bytes += size
+        return True
+
+    def _fits(self, size: int) -> bool:
+        return len(self.queue) - self.exempt < self.limit and self.bytes + size <= (self.bytes_limit or sys.maxsize)
+
+    def _drop_oldest(self) -> bool:
+        """Discard the oldest event that may be; False where there is none."""
+        for index, (event, stamp) in enumerate(self.queue):
+            if stamp >= 0 and self.policy.rule(event.kind).startswith("drop"):
+                self.drops[event.kind] += 1
+                if self.bytes_limit:
+                    self.bytes -= size_of(event.payload)
+                if self.skips:
+                    self.queue[index] = (skip(event, self.node), CONTROL_STAMP)
+                    self.exempt += 1
+                else:
+                    del self.queue[index]
+                return True
+        return False
+
+    def _conflate(self, event: Event, size: int) -> bool:
+        """Put the event's text behind that of the last one in the queue, if they belong together."""
+        if not self.queue or self.waiters:
+            return False
+        last, stamp = self.queue[-1]
+        together = (
+            stamp >= 0
+            and event.kind in TEXT
+            and (last.kind, last.lineage, last.source, last.phase)
+            == (event.kind, event.lineage, event.source, event.phase)
+            and len(last.payload) + len(event.payload) <= self.policy.hold_bytes
+            and (not self.bytes_limit or self.bytes + size <= self.bytes_limit)
+        )
+        if together:
+            merged = last.derive(last.payload + event.payload)
+            if self.bytes_limit:
+                self.bytes += size_of(merged.payload) - size_of(last.payload)
+            self.queue[-1] = (merged, stamp)
+            self.conflated += 1
+            if self.skips:
+                self._queue_control(skip(event, self.node))
+        return together
+
+    def _let_in(self, now: int) -> None:
+        """Give the room that there is to the senders that have waited longest."""
+        waiters = self.waiters
+        while waiters:
+            event, sender = waiters[0]
+            size = size_of(event.payload) if self.bytes_limit else 0
+            if not self._fits(size):
+                return
+            waiters.popleft()
+            self.bytes += size
+            self.queue.append((event, now))
+            depth = len(self.queue) - self.exempt
+            self.peak = max(self.peak, depth)
+            sender.pending -= 1
+            if not sender.pending:
+                sender.resume()
+
+    def _let_go(self, event: Event) -> None:
+        """Book that an event was taken from a queue that counts bytes."""
+        self.bytes -= size_of(event.payload)
+
+    def _queue_control(self, event: Event) -> None:
+        self.queue.append((event, CONTROL_STAMP))
+        self.exempt += 1
+
+    def refuse(self, event: Event, error: BaseException) -> None:
+        """An event that can't be admitted is a failure of this node."""
+        raise NotImplementedError
+
+
+def skip(event: Event, node: str) -> Event:
+    """What says that an event has no result at `node`."""
+    return Event("skip", None, event.conversation, node, event.sequence, event.time, event.lineage)

@@ -1,0 +1,61 @@
+"""What the wiring of a run needs to know of its graph: its loops, and what stands between a split and a join."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from aiflow_jupyter.graph.shape import Shape
+
+
+def loops(shape: Shape) -> list[list[str]]:
+    """The loops that feedback edges close, each with all nodes that can reach one another in it."""
+    found: list[list[str]] = []
+    taken = 0
+    for index in shape.feedback:
+        head = shape.edges[index].target
+        if not taken & shape.bit[head]:
+            part = shape.reached([head]) & shape.reached([head], backward=True)
+            taken |= part
+            found.append(shape.members(part))
+    return found
+
+
+def between(shape: Shape, joins: Collection[str], routes: Collection[str]) -> set[str]:
+    """The nodes between a split and a join: what gives no result there has to say so.
+
+    Such a node reaches the join by some of its inputs only; a node that routes is a split that takes a side.
+
+    Args:
+        shape: the graph.
+        joins: the nodes that pair events.
+        routes: the nodes that send an event out by one of several ports.
+    """
+    found: set[str] = set()
+    for join in joins:
+        reached: dict[str, set[int]] = {node: set() for node in shape.nodes}
+        for node in reversed(shape.order):
+            for index in shape.out[node]:
+                target = shape.edges[index].target
+                if target == join:
+                    reached[node].add(index)
+                elif index not in shape.closing:
+                    reached[node] |= reached[target]
+        every = max(len(edges) for edges in reached.values())
+        found |= {node for node, edges in reached.items() if edges and (len(edges) < every or node in routes)}
+    return found
+
+
+def cuts(shape: Shape, inline: Collection[str], every: int) -> set[str]:
+    """The inline nodes that always queue, so that no way through the graph is a call of over `every` nodes."""
+    nested = dict.fromkeys(shape.nodes, 0)
+    found = set()
+    for node in shape.order:
+        if node not in inline:
+            nested[node] = 0
+        elif nested[node] >= every - 1:
+            nested[node] = 0
+            found.add(node)
+        for index in shape.out[node]:
+            target = shape.edges[index].target
+            nested[target] = max(nested[target], nested[node] + 1)
+    return found
