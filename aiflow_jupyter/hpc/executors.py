@@ -89,8 +89,10 @@ class LocalExecutor(Executor):
             if self._closed:
                 raise HpcError("the executor is closed", code="AF996")
             child, self._waiting = self._waiting, None
-            if child is None or child.process.poll() is not None:
-                child = _Child(self._key)
+            if child is not None and child.process.poll() is not None:
+                child.close()
+                child = None
+            child = child or _Child(self._key)
             self._children.add(child)
         future: Future[Any] = Future()
         # Until it is done the future stays pending, so that it can be cancelled at any time.
@@ -105,10 +107,13 @@ class LocalExecutor(Executor):
             return  # after a fork this object exists twice; the children are the original's
         with self._lock:
             self._closed = True
-            ending = [*self._children, *([self._waiting] if self._waiting else [])]
+            ending, spare = list(self._children), self._waiting
             self._waiting = None
         for child in ending:
             child.kill()
+        if spare is not None:  # the others are closed by who serves them
+            spare.kill()
+            spare.close()
         if wait:
             for child in ending:
                 child.process.wait()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, Final
 
+from aiflow_jupyter.hpc import worker
 from aiflow_jupyter.hpc.errors import HpcError
 
 INSTALL: Final = 'pip install "aiflow-jupyter[globus]"'
@@ -44,7 +45,7 @@ class GlobusExecutor(Executor):
         Raises:
             HpcError: the service can't be reached or refuses; the message says why.
         """
-        if getattr(fn, "__qualname__", "") != "run" or len(args) != 1 or kwargs:
+        if fn is not worker.run or len(args) != 1 or kwargs:
             raise HpcError("a Globus Compute worker runs `worker.run` and nothing else", code="AF991")
         with self._lock:
             if self._closed:

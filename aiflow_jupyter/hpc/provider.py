@@ -6,19 +6,19 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Executor
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
 from aiflow_jupyter.errors import AiflowError, ProviderError, StreamCut
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.hpc.errors import HpcError
-from aiflow_jupyter.hpc.executors import LocalExecutor
 from aiflow_jupyter.hpc.modelserver import PART
 from aiflow_jupyter.hpc.remote import RelayAt, RemoteStream, Timeouts
 from aiflow_jupyter.providers.chunks import Chunks
 from aiflow_jupyter.providers.secret import Secret
-from aiflow_jupyter.relay.crypto import WorkerKey, seal_request
+from aiflow_jupyter.relay.crypto import seal_request
 from aiflow_jupyter.relay.errors import KeyUnusable
 from aiflow_jupyter.relay.protocol import StreamLimits
 from aiflow_jupyter.relay.selfrelay import SelfRelay
@@ -28,19 +28,23 @@ NAME: Final = "hpc"
 # Below this tier the hints name arguments and options; whoever reads these has a file.
 _SETTINGS: Final = {
     "AF917": 'In aiflow.toml, under [tiers.hpc]: an address with TLS, relay = "https://...", or relay = "self" for '
-    "one in this kernel, with relay_host and, where only you can read the line, relay_insecure = true.",
-    "AF973": "In aiflow.toml, under [tiers.hpc]: relay_host is an address of this machine; one other than loopback "
-    "needs relay_insecure = true, as it is without TLS.",
+    "one in this kernel, with relay_host or relay_public_host and, where only you can read the line, "
+    "relay_insecure = true.",
+    "AF973": "In aiflow.toml, under [tiers.hpc]: relay_host is an address of this machine, relay_port one that nothing "
+    "else uses; a host other than loopback needs relay_insecure = true, as it is without TLS.",
 }
 
 
 class HpcProvider:
     """Answers requests from a model server that only the cluster's jobs can reach.
 
+    What answers take is started with the first request and closed with this provider, which is then closed for good. A
+    start belongs to no request: one that leaves meanwhile interrupts it for no other, and nothing of it is forgotten.
+
     Args:
-        executor: makes what starts the worker, when first asked and in a thread, as it may take its time.
-        relay: where streams pass; a `SelfRelay` is started with the first request and closed with this provider; None
-            has every answer come by the control plane in one piece.
+        executor: makes what starts the worker, in a thread, as it may take its time.
+        relay: where streams pass, or what makes a relay in this process for them; None has every answer come by the
+            control plane in one piece.
         worker_key: the worker's public key.
         model: the model to ask for where a request names none, None for the server's first.
         max_tokens: the most tokens of an answer where a request does not say.
@@ -59,7 +63,7 @@ class HpcProvider:
         self,
         executor: Callable[[], Executor],
         *,
-        relay: RelayAt | SelfRelay | None,
+        relay: RelayAt | Callable[[], SelfRelay] | None,
         worker_key: str,
         model: str | None = None,
         max_tokens: int | None = None,
@@ -71,15 +75,14 @@ class HpcProvider:
         _check_key(worker_key)
         self.model = model or ""
         self._make = executor
-        self._executor: Executor | None = None
-        self._own_relay = relay if isinstance(relay, SelfRelay) else None
-        self._relay = None if isinstance(relay, SelfRelay) else relay
+        self._relay = relay
         self._worker_key = worker_key
         self._max_tokens = max_tokens
         self._timeouts = timeouts or Timeouts()
         self._pad = pad
         self._clock = clock
-        self._lock = asyncio.Lock()
+        self._opening: asyncio.Task[_Opened] | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"HpcProvider(model={self.model!r})"
@@ -95,12 +98,11 @@ class HpcProvider:
         chunks = Chunks(NAME, model or "the server's model", NAME, self._clock)
         begun = False
         try:
-            await self._ready(request.report)
-            assert self._executor is not None
+            opened = await self._ready(request.report)
             remote = RemoteStream(
-                self._executor,
+                opened.executor,
                 self._body(request),
-                relay=self._relay,
+                relay=opened.relay,
                 worker_key=self._worker_key,
                 model=model or None,
                 timeouts=self._timeouts,
@@ -127,24 +129,37 @@ class HpcProvider:
             raise HpcError(error.message, code=error.code, hint=_SETTINGS.get(error.code, error.hint)) from error
 
     async def aclose(self) -> None:
-        """End the workers of this machine and the relay of this process."""
-        executor, self._executor = self._executor, None
-        if executor is not None:
-            await asyncio.to_thread(executor.shutdown, wait=False, cancel_futures=True)
-        if self._own_relay is not None and self._relay is not None:
-            self._relay = None
-            await self._own_relay.__aexit__(None, None, None)
+        """End the workers of this machine and the relay of this process, also those that are being started."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
 
-    async def _ready(self, report: Callable[[str], None] | None) -> None:
-        async with self._lock:
-            if self._own_relay is not None and self._relay is None:
-                own = await self._own_relay.__aenter__()
-                plain = own.url.startswith("http://")  # whoever had it listen elsewhere without TLS knew it
-                self._relay = RelayAt(own.url, Secret(own.key), allow_plain=plain)
-            if self._executor is None:
-                if report is not None:
-                    report("connecting to the control plane")
-                self._executor = await asyncio.to_thread(self._make)
+    async def _close(self) -> None:
+        opening = self._opening
+        if opening is not None:
+            await asyncio.wait({opening})  # a thread can't be stopped, and what it makes is closed too
+            if not _failed(opening):
+                await opening.result().stack.aclose()
+
+    async def _ready(self, report: Callable[[str], None] | None) -> _Opened:
+        """What answers take; started if it is not there, or if its start has failed."""
+        if self._closing is not None:
+            raise HpcError("the hpc tier is closed", code="AF996")
+        if self._opening is None or _failed(self._opening):
+            self._opening = asyncio.create_task(self._open())
+        if report is not None and not self._opening.done():
+            report("connecting to the control plane")
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> _Opened:
+        async with AsyncExitStack() as stack:  # a start that fails leaves nothing behind
+            relay = self._relay
+            if not isinstance(relay, RelayAt | None):
+                own = await stack.enter_async_context(relay())
+                relay = RelayAt(own.url, Secret(own.key), allow_plain=own.insecure)
+            executor = await asyncio.to_thread(self._make)
+            stack.push_async_callback(asyncio.to_thread, executor.shutdown, wait=False, cancel_futures=True)
+            return _Opened(executor, relay, stack.pop_all())
 
     def _body(self, request: Request) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -159,37 +174,17 @@ class HpcProvider:
         return {key: value for key, value in body.items() if value is not None}
 
 
-def local_setup(
-    model_server: str,
-    *,
-    key: Secret | None = None,
-    model: str | None = None,
-    max_tokens: int | None = None,
-    timeouts: Timeouts | None = None,
-    pad: int = 64,
-    relay: RelayAt | SelfRelay | None = None,
-) -> HpcProvider:
-    """The hpc tier on this machine alone: the worker in a process here, the relay in this one, a fresh worker key.
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What answers take, and what closes it."""
 
-    Args:
-        model_server: address of an OpenAI-compatible server.
-        key: the server's key.
-        model: as of `HpcProvider`, like all that follow.
-        max_tokens: the most tokens of an answer.
-        timeouts: of every wait.
-        pad: frames are padded to a multiple of this many bytes.
-        relay: another relay than one's own.
-    """
-    worker_key = WorkerKey.generate()
-    return HpcProvider(
-        lambda: LocalExecutor(worker_key, model_server, key),
-        relay=relay or SelfRelay(),
-        worker_key=worker_key.public,
-        model=model,
-        max_tokens=max_tokens,
-        timeouts=timeouts,
-        pad=pad,
-    )
+    executor: Executor
+    relay: RelayAt | None
+    stack: AsyncExitStack
+
+
+def _failed(opening: asyncio.Task[_Opened]) -> bool:
+    return opening.done() and (opening.cancelled() or opening.exception() is not None)
 
 
 def _check_key(text: str) -> None:

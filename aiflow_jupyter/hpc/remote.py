@@ -22,6 +22,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import CancelledError, Executor, Future
 from contextlib import suppress
+from dataclasses import replace
+from math import inf
 from typing import Any, Final
 
 from aiflow_jupyter.errors import AiflowError
@@ -30,8 +32,9 @@ from aiflow_jupyter.hpc.errors import HpcError
 from aiflow_jupyter.hpc.fates import job_failed, said_by_worker, without_answer
 from aiflow_jupyter.hpc.modelserver import LOADING
 from aiflow_jupyter.hpc.task import Result, Task, plain_line, seal_task, unpack_result
-from aiflow_jupyter.hpc.terms import RelayAt, Timeouts
-from aiflow_jupyter.relay.client import Status, StreamConsumer, create_channel
+from aiflow_jupyter.hpc.terms import RelayAt
+from aiflow_jupyter.hpc.timeouts import Timeouts
+from aiflow_jupyter.relay.client import Channel, Status, StreamConsumer, create_channel
 from aiflow_jupyter.relay.crypto import new_secret
 from aiflow_jupyter.relay.errors import (
     CapabilityRefused,
@@ -52,6 +55,7 @@ _TICK: Final = 1.0
 _GRACE: Final = 0.5  # seconds in which the end may still arrive by the relay once the job's result is known
 _REST: Final = (RelayUnreachable, RelayRefused, CapabilityRefused, ChannelFinished)  # then the result may complete it
 _TWICE: Final = {"AF913", "AF923"}  # a job that was started twice: the first one streams on
+_closing: set[asyncio.Task[None]] = set()  # the event loop alone would not keep them
 
 
 class RemoteStream:
@@ -103,6 +107,7 @@ class RemoteStream:
         self._state = ""  # the worker's last word on what it waits for
         self._end: tuple[Status, str] | None = None
         self._lost: RelayError | None = None
+        self._expires = inf  # when the relay turns away whoever has not joined
         self._submitted = self._joined = self._last = self._known = self._lost_at = 0.0
         self._answering = False
 
@@ -125,63 +130,78 @@ class RemoteStream:
                     self._room.set()
                     if (data := self._note(item)) is not None:
                         yield data
+                        self._last = self._now()  # the reader's own time is nobody's silence
                 if self._over():
                     return
                 if not self._inbox:
                     await self._wait()
         finally:
-            await self._close()
+            closing = self._loop.create_task(self._close())
+            _closing.add(closing)
+            closing.add_done_callback(_closing.discard)
+            await asyncio.shield(closing)  # to its end, also for whoever is cancelled once more
 
     # The beginning
 
     async def _open(self) -> None:
-        times, relay = self._timeouts, self._relay
-        channel = None
-        if relay is not None:
-            try:
-                # Until the last token of a long answer, however long the queue was.
-                lifetime = times.start + times.first_token + 24 * 3600
-                channel = await create_channel(
-                    relay.url,
-                    relay.key.reveal(),
-                    int(time.time() + lifetime),
-                    tls=None if relay.url.startswith("https") else _no_certificates(),
-                    allow_plain=relay.allow_plain,
-                )
-            except RelayUnreachable as error:
-                self._say(f"no relay ({error.code}); the answer will come in one piece")
-        self._task = Task(
+        times = self._timeouts
+        task = Task(
             body=self._body,
             secret=new_secret(),
-            channel=channel.id if channel else secrets.token_hex(CHANNEL_BYTES),
+            channel=secrets.token_hex(CHANNEL_BYTES),
             not_after=time.time() + times.submit + times.start,
-            relay=channel.relay if channel else None,
-            capability=channel.producer if channel else "",
-            allow_plain=relay.allow_plain if relay else False,
             model=self._model,
-            linger=times.linger,
-            beat=times.beat,
             pad=self._pad,
-            relay_timeout=times.relay,
-            load_timeout=times.first_token,
-            token_timeout=times.token,
+            timeouts=times,
         )
-        argument = seal_task(self._task, self._public)
+        argument = seal_task(task, self._public)  # what is too large is refused before a channel is opened for it
+        channel = await self._channel()
         if channel is None:
             self.batch = True
         else:
+            assert self._relay is not None
+            task = replace(
+                task,
+                channel=channel.id,
+                not_after=min(task.not_after, channel.not_after),
+                relay=channel.relay,
+                capability=channel.producer,
+                allow_plain=self._relay.allow_plain,
+            )
+            self._expires = self._now() + channel.not_after - time.time()
             self._consumer = StreamConsumer(
                 channel.relay,
                 channel.id,
                 channel.consumer,
-                self._task.secret,
-                limits=self._task.limits(times.lost),
-                allow_plain=self._task.allow_plain,
+                task.secret,
+                limits=task.limits(),
+                allow_plain=task.allow_plain,
                 # The job's future is watched anyway, and a line that is away while the job is queued may come back.
                 give_up=times.start + times.first_token,
             )
             self._reader = self._loop.create_task(self._read(self._consumer))
+            argument = seal_task(task, self._public)
+        self._task = task
         await self._submit(argument)
+
+    async def _channel(self) -> Channel | None:
+        """A channel for this answer; None where there is no relay, or none can be reached."""
+        relay, times = self._relay, self._timeouts
+        if relay is None:
+            return None
+        # Until the last token of a long answer, however long the queue was; the relay may allow less.
+        wanted = time.time() + times.start + times.first_token + 24 * 3600
+        try:
+            return await create_channel(
+                relay.url,
+                relay.key.reveal(),
+                int(wanted),
+                tls=None if relay.url.startswith("https") else _no_certificates(),
+                allow_plain=relay.allow_plain,
+            )
+        except RelayUnreachable as error:
+            self._say(f"no relay ({error.code}); the answer will come in one piece")
+            return None
 
     async def _submit(self, argument: str) -> None:
         submitting = self._loop.run_in_executor(None, self._executor.submit, worker.run, argument)
@@ -327,23 +347,29 @@ class RemoteStream:
         """Seconds until what is waited for is too late."""
         times = self._timeouts
         if self._consumer is None:
-            limit = times.start + times.first_token + 10 * times.token
+            limit = times.start + times.whole
             since, code, what = self._submitted, "AF988", "the whole answer did not come"
+        elif not self._joined and (self._lost is None or now >= self._expires):
+            limit, since, code, what = times.start, self._submitted, "AF986", "no worker joined"
+            limit = min(limit, self._expires - since)  # nobody can join a channel that has expired
         elif self._lost is not None:
             return _TICK
-        elif not self._joined:
-            limit, since, code, what = times.start, self._submitted, "AF986", "no worker joined"
         elif not self._answering:
             limit, since, code, what = times.first_token, self._joined, "AF988", "the first token did not come"
         else:
             # The worker times the model server; this is for a worker that does not.
             limit, since, code, what = times.token + 30, self._last, "AF988", "the next token did not come"
         if now - since >= limit:
-            hint = "Is the endpoint running, and can it reach the relay?" if code == "AF986" else ""
+            hint = "The model may be loading or the server busy: look at its log, or wait longer."
+            if code == "AF986":
+                hint = "Is the endpoint running, and can it reach the relay?"
+            if code == "AF986" and limit < times.start:
+                hint = "The relay keeps a channel no longer than that, whatever start_timeout says: ask its operator."
             raise HpcError(
-                f"{what} within {limit:g} s" + (f" ({self._state})" if self._state and not self._answering else ""),
+                f"{what} within {round(limit, 1):g} s"
+                + (f" ({self._state})" if self._state and not self._answering else ""),
                 code=code,
-                hint=hint or "The model may be loading or the server busy: look at its log, or wait longer.",
+                hint=hint,
             )
         return limit - (now - since)
 

@@ -22,6 +22,7 @@ import msgpack  # type: ignore[import-untyped]
 
 from aiflow_jupyter.errors import encodable
 from aiflow_jupyter.hpc.errors import HpcError
+from aiflow_jupyter.hpc.timeouts import Timeouts
 from aiflow_jupyter.relay.crypto import SECRET_BYTES, WorkerKey, open_result, seal_request, seal_result
 from aiflow_jupyter.relay.errors import RelayError, RequestUnreadable
 from aiflow_jupyter.relay.frames import CHANNEL_BYTES, Status, unpack_value
@@ -38,7 +39,7 @@ Outcome = Literal["streamed", "batch", "expired", "no_consumer", "cancelled", "f
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is asked of a worker; times in seconds.
+    """What is asked of a worker.
 
     Attributes:
         body: the chat's OpenAI fields.
@@ -49,13 +50,8 @@ class Task:
         capability: the producer's capability at the relay.
         allow_plain: the relay may be another machine without TLS.
         model: the model's name, None for the server's first.
-        linger: how long the consumer may be silent before the worker stops.
-        beat: how often each end shows that it is alive.
         pad: frames are padded to a multiple of this many bytes.
-        consumer_timeout: how long to wait for the consumer.
-        relay_timeout: how long the relay may be unreachable before the answer goes by the control plane.
-        load_timeout: how long the model server may take to get ready.
-        token_timeout: how long it may be silent.
+        timeouts: of every wait, at both ends.
     """
 
     body: dict[str, Any] = field(repr=False)
@@ -66,17 +62,13 @@ class Task:
     capability: str = field(default="", repr=False)
     allow_plain: bool = False
     model: str | None = None
-    linger: float = 120.0
-    beat: float = 5.0
     pad: int = 64
-    consumer_timeout: float = 60.0
-    relay_timeout: float = 20.0
-    load_timeout: float = 900.0
-    token_timeout: float = 300.0
+    timeouts: Timeouts = field(default_factory=Timeouts)
 
-    def limits(self, lost: float = 15.0) -> StreamLimits:
+    def limits(self) -> StreamLimits:
         """The stream's bounds, the same at both ends."""
-        return StreamLimits(pad=self.pad, beat=self.beat, linger=max(self.linger, 3 * self.beat), lost=lost)
+        times = self.timeouts
+        return StreamLimits(pad=self.pad, beat=times.beat, linger=times.absence, lost=times.lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +142,10 @@ def open_task(argument: str, key: WorkerKey) -> Task:
         )
     opened = key.open_request(_unb64(outer.get("sealed")), purpose=_PURPOSE, context=kid.encode())
     content = _object(opened.decode("utf-8", "replace"), "the sealed task")
-    known = {name.name for name in fields(Task)}
     try:
-        values = {name: value for name, value in content.items() if name in known}
-        task = Task(**{**values, "secret": _unb64(values["secret"])})
+        values = _known(Task, content)
+        times = Timeouts(**_known(Timeouts, values.get("timeouts", {})))
+        task = Task(**{**values, "secret": _unb64(values["secret"]), "timeouts": times})
         whole = len(task.secret) == SECRET_BYTES and len(bytes.fromhex(task.channel)) == CHANNEL_BYTES
     except (TypeError, ValueError, KeyError):
         whole = False
@@ -209,6 +201,11 @@ def unpack_result(text: object, secret: bytes, channel: str) -> Result:
             code="AF989",
             hint="It was changed on the way, or belongs to another request.",
         ) from problem
+
+
+def _known(kind: type, content: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a dataclass in what came; those of a later release are passed over."""
+    return {name.name: content[name.name] for name in fields(kind) if name.name in content}
 
 
 def _object(text: object, what: str) -> dict[str, Any]:

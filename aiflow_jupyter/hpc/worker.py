@@ -87,22 +87,24 @@ async def work(
     clock: Callable[[], float] = time.time,
 ) -> str:
     """`run` for a loop of one's own, with key, model server and the time of day passed in."""
-    task: Task | None = None
     try:
         task = open_task(argument, key())
         _log.info("task on channel %s", task.channel)
         result = await _Job(task, find, clock).result()
+        packed = pack_result(result, task)
     except AiflowError as error:
         # Up to here nothing of prompt or answer is in any message.
         status: Outcome = "version" if error.code == "AF982" else "failed"
         result = Result(status, (error.code, error.message))
+        packed = pack_result(result)
     except Exception as error:  # noqa: BLE001  # whatever it is, the result says it
         # Where, and not what: an error's words may quote prompt or answer.
         place = traceback.extract_tb(error.__traceback__)[-1]
         _log.error("%s at %s:%s", type(error).__name__, place.filename, place.lineno)
         result = Result("failed", ("AF985", f"the worker failed ({type(error).__name__})"))
+        packed = pack_result(result)
     _log.info("%s%s", result.status, f" ({result.error[0]})" if result.error else "")
-    return pack_result(result, task)
+    return packed
 
 
 class _Job:
@@ -128,10 +130,10 @@ class _Job:
             task.secret,
             limits=task.limits(),
             allow_plain=task.allow_plain,
-            give_up=task.relay_timeout,
+            give_up=task.timeouts.relay,
         )
         try:
-            await producer.wait_for_consumer(max(task.consumer_timeout, task.relay_timeout + 5))
+            await producer.wait_for_consumer(task.timeouts.consumer)
         except NoPeer:
             return Result("no_consumer", ("AF984", "no consumer joined the stream"))
         except ChannelFinished:
@@ -148,7 +150,7 @@ class _Job:
     async def _batch(self) -> Result:
         """The whole answer in one piece."""
         try:
-            async with asyncio.timeout(self._task.load_timeout + 10 * self._task.token_timeout):
+            async with asyncio.timeout(self._task.timeouts.whole):
                 await self._answer()
         except TimeoutError:
             self._record.fail(HpcError("the answer took too long", code="AF988"))
@@ -180,7 +182,7 @@ class _Job:
         """The result of an answer that nobody wants, or can get, to its end."""
         if problem is None:
             with suppress(RelayError):
-                async with asyncio.timeout(self._task.relay_timeout):
+                async with asyncio.timeout(self._task.timeouts.relay):
                     await producer.end(Status.CANCELLED)
             return Result("cancelled")
         if isinstance(problem, PeerLost):
@@ -214,8 +216,8 @@ class _Job:
             task.model,
             self._waiting,
             find=self._find,
-            load_timeout=task.load_timeout,
-            token_timeout=task.token_timeout,
+            load_timeout=task.timeouts.first_token,
+            token_timeout=task.timeouts.token,
         )
         try:
             async with aclosing(pieces):

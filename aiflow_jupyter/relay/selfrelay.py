@@ -29,6 +29,10 @@ class SelfRelay:
     Attributes:
         url: base URL for both ends.
         key: personal key.
+        insecure: whether the ends may go to an address that is not loopback without TLS.
+
+    Raises:
+        ConfigError: such an address needs TLS.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class SelfRelay:
         tls: ssl.SSLContext | None = None,
         insecure: bool = False,
     ) -> None:
+        self.insecure = insecure
         keys = KeyStore()
         self.key = keys.add("self")
         self.server = RelayServer(keys, host=host, port=port, limits=limits, tls=tls, insecure=insecure)
@@ -53,7 +58,8 @@ class SelfRelay:
         if self._name is None:
             return self.server.url
         scheme = self.server.url.partition(":")[0]
-        return f"{scheme}://{self._name}:{self.server.port}"
+        name = f"[{self._name}]" if ":" in self._name else self._name
+        return f"{scheme}://{name}:{self.server.port}"
 
     async def __aenter__(self) -> Self:
         await self.server.start()

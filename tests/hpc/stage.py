@@ -8,7 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from aiflow_jupyter.hpc.executors import LocalExecutor
+from aiflow_jupyter.hpc.provider import HpcProvider
 from aiflow_jupyter.hpc.remote import RemoteStream, Timeouts
+from aiflow_jupyter.providers.secret import Secret
+from aiflow_jupyter.relay.crypto import WorkerKey
+from aiflow_jupyter.relay.selfrelay import SelfRelay
 
 WIRE = Path(__file__).parents[1] / "data" / "wire"
 QUICK = Timeouts(
@@ -150,6 +155,13 @@ class Stage:
             **options,
         }
         return RemoteStream(options.pop("executor", self.executor), body or BODY, **options)
+
+
+def on_this_machine(url: str, key: Secret | None = None, **options) -> HpcProvider:
+    """The whole tier here: a worker in a process, a fresh worker key, and a relay in this process if none is given."""
+    own = WorkerKey.generate()
+    options = {"relay": SelfRelay, "worker_key": own.public, "timeouts": QUICK, **options}
+    return HpcProvider(lambda: LocalExecutor(own, url, key), **options)
 
 
 async def all_of(remote: RemoteStream, into: list[str] | None = None) -> list[str]:

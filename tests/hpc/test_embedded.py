@@ -6,8 +6,8 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
+from stage import on_this_machine
 
-from aiflow_jupyter.hpc.provider import local_setup
 from aiflow_jupyter.providers.embedded import EmbeddedModel
 from aiflow_jupyter.runtime.source import Request
 
@@ -25,7 +25,7 @@ async def embedded(model):
 @pytest.fixture
 async def hpc(embedded):
     engine, _client = await embedded._ready()
-    provider = local_setup(engine.url, key=engine.key)
+    provider = on_this_machine(engine.url, engine.key, timeouts=None)
     yield provider
     await provider.aclose()
 

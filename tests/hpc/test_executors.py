@@ -126,12 +126,12 @@ async def test_workers_end_with_the_process_that_started_them(vllm, how):
     vllm.gate.clear()
     script = f"""
         import asyncio
-        from aiflow_jupyter.hpc.provider import local_setup
+        from stage import on_this_machine
         from aiflow_jupyter.runtime.source import Request
         async def main():
-            provider = local_setup({vllm.url!r})
+            provider = on_this_machine({vllm.url!r})
             async for event in provider.stream(Request(({{"role": "user", "content": "x"}},))):
-                print(*provider._executor.pids, flush=True)
+                print(*provider._opening.result().executor.pids, flush=True)
         asyncio.run(main())
     """
     kernel = await asyncio.create_subprocess_exec(
@@ -139,7 +139,7 @@ async def test_workers_end_with_the_process_that_started_them(vllm, how):
         "-c",
         textwrap.dedent(script),
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent}"},
     )
     assert kernel.stdout is not None
     pid = int(await kernel.stdout.readline())
@@ -152,10 +152,48 @@ async def test_workers_end_with_the_process_that_started_them(vllm, how):
 async def test_an_idle_spare_ends_with_shutdown(key):
     executor = LocalExecutor(key)
     executor.prepare()
-    assert executor._waiting is not None
-    pid = executor._waiting.process.pid
-    await asyncio.to_thread(executor.shutdown)
-    await gone(pid)
+    spare = executor._waiting
+    assert spare is not None
+    await asyncio.to_thread(executor.shutdown, wait=False)
+    assert not psutil.pid_exists(spare.process.pid)  # reaped
+    assert all(file.closed for file in (spare.process.stdin, spare.process.stdout, spare._log))
+
+
+async def test_a_spare_that_has_died_is_let_go_and_another_one_does_the_task(stage, local):
+    local.prepare()
+    spare = local._waiting
+    os.kill(spare.process.pid, signal.SIGKILL)
+    await gone(spare.process.pid)
+    assert await all_of(stage.ask(executor=local)) == payloads("vllm")
+    assert all(file.closed for file in (spare.process.stdin, spare.process.stdout, spare._log))
+
+
+async def test_an_orderly_end_leaves_neither_a_process_nor_an_open_file(vllm):
+    script = f"""
+        import asyncio
+        import psutil
+        from stage import on_this_machine
+        from aiflow_jupyter.runtime.source import Request
+        async def main():
+            provider = on_this_machine({vllm.url!r})
+            asked = Request(({{"role": "user", "content": "x"}},))
+            _ = [event async for event in provider.stream(asked)]
+            executor = provider._opening.result().executor
+            while executor._waiting is None:  # the next worker is kept ready
+                await asyncio.sleep(0.01)
+            await provider.aclose()
+        asyncio.run(main())
+        print(len(psutil.Process().children(recursive=True)))
+    """
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-X", "dev", "-c", textwrap.dedent(script)],
+        capture_output=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent}"},
+    )
+    assert done.stdout.decode().split() == ["0"]
+    assert b"ResourceWarning" not in done.stderr
 
 
 async def test_a_worker_that_can_not_start_says_what_its_log_says(stage, monkeypatch):

@@ -121,8 +121,12 @@ def test_it_is_closed_for_good():
 
 
 def test_it_runs_nothing_but_the_worker():
-    with pytest.raises(HpcError, match="nothing else"):
-        GlobusExecutor(FakeSdk).submit(print, "x")
+    def run(argument):
+        pytest.fail("only its name is the worker's")
+
+    for other in (print, run):
+        with pytest.raises(HpcError, match="nothing else"):
+            GlobusExecutor(FakeSdk).submit(other, "x")
 
 
 def test_an_endpoint_that_is_no_identifier_is_refused_at_once():
@@ -142,7 +146,7 @@ def test_without_the_sdk_the_error_names_the_extra(monkeypatch):
 def fake_modules(monkeypatch, app, executor=None):
     """The SDK's modules, as far as the adapter imports them."""
     sdk = types.ModuleType("globus_compute_sdk")
-    sdk.Client = lambda **_: object()  # type: ignore[attr-defined]
+    sdk.Client = lambda **_: types.SimpleNamespace()  # type: ignore[attr-defined]
     sdk.Executor = executor  # type: ignore[attr-defined]
     inner = types.ModuleType("globus_compute_sdk.sdk.auth.globus_app")
     inner.get_globus_app = lambda: app  # type: ignore[attr-defined]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
+from urllib.parse import urlsplit
 
 import pytest
-from stage import QUICK, chunk, payloads, recorded
+from stage import QUICK, chunk, on_this_machine, payloads, recorded
 
 from aiflow_jupyter.errors import ProviderError, StreamCut
-from aiflow_jupyter.hpc.provider import HpcProvider, local_setup
+from aiflow_jupyter.hpc.provider import HpcProvider
 from aiflow_jupyter.hpc.remote import RelayAt
 from aiflow_jupyter.providers.chunks import Chunks
 from aiflow_jupyter.providers.secret import Secret
@@ -38,7 +42,6 @@ async def all_of(provider, request=None, into=None):
 async def provider(stage):
     made = HpcProvider(lambda: stage.executor, relay=stage.relay, worker_key=stage.key.public, timeouts=QUICK)
     yield made
-    made._executor = None  # the stage's own
     await made.aclose()
 
 
@@ -140,7 +143,7 @@ async def test_a_relay_elsewhere_without_tls_names_what_can_be_set_in_the_file(s
 
 
 async def test_a_relay_of_this_kernel_that_can_not_listen_names_what_can_be_set_in_the_file(stage):
-    relay = SelfRelay("192.0.2.1", insecure=True)
+    relay = partial(SelfRelay, "192.0.2.1", insecure=True)
     provider = HpcProvider(lambda: stage.executor, relay=relay, worker_key=stage.key.public, timeouts=QUICK)
     with pytest.raises(ProviderError) as failed:
         await all_of(provider)
@@ -160,7 +163,7 @@ async def test_a_cut_answer_is_called_a_part_only_when_something_came(stage, pro
 
 async def test_the_whole_tier_on_this_machine_needs_a_model_server_s_address_alone(vllm):
     vllm.parts = [recorded("reasoning_vllm")]
-    provider = local_setup(vllm.url, timeouts=QUICK)
+    provider = on_this_machine(vllm.url)
     assert isinstance(provider, Source)
     first = await all_of(provider)
     second = await all_of(provider)
@@ -172,28 +175,169 @@ async def test_the_whole_tier_on_this_machine_needs_a_model_server_s_address_alo
 async def test_closing_ends_the_workers_and_the_relay_of_this_process(vllm):
     vllm.parts, vllm.free = [chunk("a")] * 3, 1
     vllm.gate.clear()
-    own = SelfRelay()
-    provider = local_setup(vllm.url, timeouts=QUICK, relay=own)
+    provider = on_this_machine(vllm.url)
     async with aclosing(provider.stream(asked())) as events:
         await anext(events)
-        executor = provider._executor
-        (pid,) = executor.pids
+        opened = provider._opening.result()
+        (pid,) = opened.executor.pids
         await provider.aclose()
         await vllm.stopped.wait()
         with pytest.raises(ProviderError):
             await anext(events)
     async with asyncio.timeout(20):
-        while executor.pids:
+        while opened.executor.pids:
             await asyncio.sleep(0.01)
     assert not _alive(pid)
     with pytest.raises(OSError):
-        await asyncio.open_connection("127.0.0.1", own.server.port)
+        await asyncio.open_connection("127.0.0.1", urlsplit(opened.relay.url).port)
 
 
 async def test_a_relay_elsewhere_can_be_used_by_a_worker_on_this_machine(vllm, relay):
-    provider = local_setup(vllm.url, timeouts=QUICK, relay=RelayAt(relay.url, relay.key))
+    provider = on_this_machine(vllm.url, relay=relay)
     assert (await all_of(provider))[-1].kind == "finish"
     await provider.aclose()
+
+
+# What is started, whoever leaves meanwhile
+
+
+class Plane(Executor):
+    """A control plane that takes its time to start, and counts what is open."""
+
+    def __init__(self, gate: threading.Event | None = None):
+        self.started, self.shut = threading.Event(), 0
+        self.gate = gate
+
+    def make(self) -> Plane:
+        self.started.set()
+        if self.gate is not None:
+            assert self.gate.wait(20)
+        return self
+
+    def submit(self, fn, /, *args, **kwargs):
+        raise ProviderError("closed" if self.shut else "open")
+
+    def shutdown(self, wait=True, *, cancel_futures=False):
+        self.shut += 1
+
+
+class Relays:
+    """Makes relays in this process, and remembers them."""
+
+    def __init__(self):
+        self.made: list[SelfRelay] = []
+
+    def __call__(self) -> SelfRelay:
+        self.made.append(SelfRelay())
+        return self.made[-1]
+
+    def listening(self) -> int:
+        return sum(relay.server._listener is not None for relay in self.made)
+
+
+@pytest.fixture
+def starting(key):
+    """A provider whose control plane is being started, with its relay there already."""
+    gate = threading.Event()
+    plane, relays = Plane(gate), Relays()
+    yield HpcProvider(plane.make, relay=relays, worker_key=key.public, timeouts=QUICK), plane, relays
+    gate.set()
+
+
+async def test_closing_while_it_starts_closes_what_is_being_started(starting):
+    provider, plane, relays = starting
+    asking = asyncio.create_task(all_of(provider))
+    assert await asyncio.to_thread(plane.started.wait, 20)
+    closing = asyncio.create_task(provider.aclose())
+    await asyncio.sleep(0)
+    plane.gate.set()
+    await closing
+    assert (len(relays.made), relays.listening(), plane.shut) == (1, 0, 1)
+    with pytest.raises(ProviderError):
+        await asking
+
+
+async def test_a_question_that_leaves_while_it_starts_forgets_nothing_of_it(starting):
+    provider, plane, relays = starting
+    asking = asyncio.create_task(all_of(provider))
+    assert await asyncio.to_thread(plane.started.wait, 20)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    plane.gate.set()
+    with pytest.raises(ProviderError, match="open"):
+        await all_of(provider)  # the next one finds it started
+    await provider.aclose()
+    assert (len(relays.made), relays.listening(), plane.shut) == (1, 0, 1)
+
+
+async def test_closing_is_done_to_its_end_also_when_whoever_asked_for_it_leaves(starting):
+    provider, plane, relays = starting
+    asking = asyncio.create_task(all_of(provider))
+    assert await asyncio.to_thread(plane.started.wait, 20)
+    closing = asyncio.create_task(provider.aclose())
+    await asyncio.sleep(0)
+    closing.cancel()
+    plane.gate.set()
+    await asyncio.gather(asking, closing, return_exceptions=True)
+    await provider.aclose()
+    assert (relays.listening(), plane.shut) == (0, 1)
+
+
+async def test_a_start_that_fails_leaves_no_relay_behind_and_the_next_one_may_succeed(key):
+    relays, plane = Relays(), Plane()
+    problems = [ProviderError("no login", code="AF994")]
+
+    def make():
+        if problems:
+            raise problems.pop()
+        return plane
+
+    provider = HpcProvider(make, relay=relays, worker_key=key.public, timeouts=QUICK)
+    with pytest.raises(ProviderError, match="no login"):
+        await all_of(provider)
+    assert relays.listening() == 0
+    with pytest.raises(ProviderError, match="open"):
+        await all_of(provider)
+    assert relays.listening() == 1
+    await provider.aclose()
+    assert (relays.listening(), plane.shut) == (0, 1)
+
+
+async def test_once_closed_it_starts_nothing(key):
+    provider = HpcProvider(lambda: pytest.fail("started"), relay=Relays(), worker_key=key.public)
+    await provider.aclose()
+    with pytest.raises(ProviderError, match="closed") as failed:
+        await all_of(provider)
+    assert failed.value.code == "AF996"
+
+
+async def test_questions_that_come_together_start_it_once(key):
+    plane, relays = Plane(), Relays()
+    provider = HpcProvider(plane.make, relay=relays, worker_key=key.public, timeouts=QUICK)
+    await asyncio.gather(*(all_of(provider) for _ in range(3)), return_exceptions=True)
+    assert len(relays.made) == 1
+    await provider.aclose()
+    assert plane.shut == 1
+
+
+async def test_what_a_relay_of_this_kernel_needs_is_named_as_it_is_set_in_the_file(stage):
+    relay = partial(SelfRelay, "0.0.0.0")
+    provider = HpcProvider(lambda: stage.executor, relay=relay, worker_key=stage.key.public, timeouts=QUICK)
+    with pytest.raises(ProviderError) as failed:
+        await all_of(provider)
+    assert failed.value.code == "AF973"
+    assert "relay_insecure = true" in failed.value.hint
+    assert "--" not in failed.value.hint
+
+
+async def test_a_public_name_goes_without_tls_only_where_that_was_said(stage):
+    relay = partial(SelfRelay, public_host="login1.cluster")
+    provider = HpcProvider(lambda: stage.executor, relay=relay, worker_key=stage.key.public, timeouts=QUICK)
+    with pytest.raises(ProviderError) as failed:
+        await all_of(provider)
+    await provider.aclose()
+    assert failed.value.code == "AF917"
+    assert "relay_insecure = true" in failed.value.hint
 
 
 def _alive(pid: int) -> bool:

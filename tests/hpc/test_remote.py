@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from concurrent.futures import Executor, Future
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from stage import BODY, QUICK, Stage, all_of, chunk, payloads, recorded
 
 from aiflow_jupyter.errors import AiflowError
+from aiflow_jupyter.hpc import remote as remote_module
 from aiflow_jupyter.hpc import worker
 from aiflow_jupyter.hpc.record import Record
 from aiflow_jupyter.hpc.remote import RelayAt
@@ -22,6 +25,7 @@ from aiflow_jupyter.relay.client import Status, StreamConsumer, StreamProducer, 
 from aiflow_jupyter.relay.crypto import WorkerKey
 from aiflow_jupyter.relay.errors import PeerLost
 from aiflow_jupyter.relay.keys import KeyStore
+from aiflow_jupyter.relay.limits import Limits
 from aiflow_jupyter.relay.server import RelayServer
 
 NOWHERE = RelayAt("http://127.0.0.1:9", Secret("no-key"))
@@ -130,7 +134,7 @@ async def test_a_job_that_starts_when_nobody_waits_any_more_does_not_ask_the_mod
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     argument = held.tasks[0][0]
-    task = replace(open_task(argument, stage.key), consumer_timeout=0.2, relay_timeout=0.1)
+    task = replace(open_task(argument, stage.key), timeouts=replace(QUICK, linger=0.2, relay=0.1, beat=0.1))
     result = await worker._Job(task, worker.Server.find, lambda: 0.0).result()
     assert result.status == "no_consumer"
     assert stage.vllm.headers == []
@@ -329,7 +333,7 @@ async def test_a_relay_that_the_worker_can_not_reach_is_done_without(stage):
     remote = stage.ask(executor=held)
     asking = asyncio.create_task(all_of(remote))
     await held.taken.wait()
-    task = replace(open_task(held.tasks[0][0], stage.key), relay=NOWHERE.url, relay_timeout=0.2, consumer_timeout=1)
+    task = replace(open_task(held.tasks[0][0], stage.key), relay=NOWHERE.url, timeouts=replace(QUICK, relay=0.2))
     result = await worker._Job(task, worker.Server.find, lambda: 0.0).result()
     held.tasks[0][1].set_result(pack_result(result, task))
     assert await asking == payloads("vllm")
@@ -354,7 +358,7 @@ async def test_a_consumer_that_vanishes_stops_the_model_server_and_its_rest_come
     held = Held()
     asking = asyncio.create_task(all_of(stage.ask(executor=held)))
     await held.taken.wait()
-    task = replace(open_task(held.tasks[0][0], stage.key), linger=1.5, beat=0.5)
+    task = replace(open_task(held.tasks[0][0], stage.key), timeouts=replace(QUICK, linger=1.5, beat=0.5))
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     # A consumer of its own, which can vanish without a word.
@@ -524,11 +528,103 @@ async def test_nothing_is_left_running_after_an_answer(stage):
             await asyncio.sleep(0.01)
 
 
-async def test_a_request_that_is_too_large_is_refused_before_it_is_submitted(stage):
+async def test_a_request_that_is_too_large_is_refused_before_it_is_submitted_and_opens_no_channel(stage, monkeypatch):
+    opened: list[str] = []
+    monkeypatch.setattr(remote_module, "create_channel", lambda url, *_, **__: opened.append(url))
     held = Held()
     body = {"messages": [{"role": "user", "content": "x" * 9_000_000}]}
     assert (await failure(stage.ask(body, executor=held))).code == "AF981"
-    assert held.tasks == []
+    assert (held.tasks, opened) == ([], [])
+
+
+async def test_whoever_is_cancelled_again_and_again_while_leaving_leaves_nothing_behind(stage):
+    before = asyncio.all_tasks()
+    held = Held()
+    asking = asyncio.create_task(all_of(stage.ask(executor=held)))
+    while not any(report.startswith("submitted ") for report in stage.reports):
+        await asyncio.sleep(0.01)
+    while not asking.done():
+        asking.cancel()
+        await asyncio.sleep(0)
+    async with asyncio.timeout(20):
+        while not (asyncio.all_tasks() <= before and held.tasks[0][1].cancelled()):
+            await asyncio.sleep(0.01)
+
+
+# A reader that takes its time
+
+
+async def many(stage, into):
+    """The items of a stream of 300 whose job is done when the first of them is taken."""
+    stage.vllm.parts = [chunk(f"{n} ") for n in range(299)] + [chunk("", "stop")]
+    remote = stage.ask()
+    async with aclosing(remote.items()) as items:
+        async for item in items:
+            into.append(json.loads(item)["choices"][0]["delta"]["content"])
+            if len(into) == 1:
+                assert remote._future is not None
+                await asyncio.wrap_future(remote._future)
+            yield remote
+
+
+async def test_a_slow_reader_of_a_job_that_is_done_gets_every_item(stage):
+    came: list[str] = []
+    async for remote in many(stage, came):
+        if len(came) == 100:  # in the middle of what waits for the reader, with more behind it
+            remote._now = lambda: asyncio.get_running_loop().time() + 1.0
+    assert came == [f"{n} " for n in range(299)] + [""]
+
+
+async def test_a_reader_that_holds_the_loop_when_it_has_all_that_waited_gets_what_is_behind_it(stage):
+    came: list[str] = []
+    async for remote in many(stage, came):
+        if len(came) > 100 and not remote._inbox:  # time passes in which nothing can arrive
+            remote._now = partial(lambda now, passed: now() + passed, remote._now, 1000.0)
+    assert came == [f"{n} " for n in range(299)] + [""]
+
+
+# A relay that keeps a channel for less than was asked
+
+
+@pytest.fixture
+async def brief(vllm, key, threads, monkeypatch):
+    """A stage whose relay keeps a channel for two seconds."""
+    monkeypatch.setenv("AIFLOW_MODEL_SERVER", vllm.url)
+    keys = KeyStore()
+    personal = keys.add("me")
+    async with RelayServer(keys, limits=Limits(max_lifetime=2)) as relay:
+        yield Stage(vllm, RelayAt(relay.url, Secret(personal)), key, threads)
+
+
+async def test_a_worker_is_waited_for_no_longer_than_the_relay_would_let_it_join(brief):
+    failed = await failure(brief.ask(executor=Held(), timeouts=replace(QUICK, start=3600)))
+    assert failed.code == "AF986"
+    assert "within 3600 s" not in failed.message
+    assert "The relay keeps a channel no longer" in failed.hint
+
+
+async def test_a_job_that_starts_when_its_channel_has_expired_does_not_ask_the_model_server(brief):
+    held = Held()
+    asking = asyncio.create_task(failure(brief.ask(executor=held, timeouts=replace(QUICK, start=3600))))
+    await held.taken.wait()
+    argument = held.tasks[0][0]
+    assert open_task(argument, brief.key).not_after <= time.time() + 2
+    late = await worker.work(argument, worker.worker_key, clock=lambda: time.time() + 3)
+    held.tasks[0][1].set_result(late)
+    assert (await asking).code == "AF983"
+    assert brief.vllm.headers == []
+
+
+async def test_a_result_that_can_not_be_packed_is_a_failure_by_name(stage, monkeypatch, caplog):
+    async def absurd(body, model, report, **_):
+        await report("CANARY", 10**30)  # more than a result can hold
+        yield "CANARY"
+
+    monkeypatch.setattr(worker.modelserver, "answer", absurd)
+    failed = await failure(stage.ask(relay=None))
+    assert (failed.code, failed.message) == ("AF985", "the job failed: the worker failed (OverflowError)")
+    assert "OverflowError at " in caplog.text
+    assert "CANARY" not in caplog.text
 
 
 async def test_a_complete_answer_does_not_wait_for_a_server_that_keeps_the_connection_open(stage):

@@ -14,6 +14,7 @@ from aiflow_jupyter.hpc.errors import HpcError
 from aiflow_jupyter.hpc.fates import said_by_worker
 from aiflow_jupyter.hpc.record import Record
 from aiflow_jupyter.hpc.task import LIMIT, Result, Task, open_task, pack_result, seal_task, unpack_result
+from aiflow_jupyter.hpc.timeouts import Timeouts
 from aiflow_jupyter.relay.crypto import WorkerKey
 from aiflow_jupyter.relay.errors import RequestUnreadable
 from aiflow_jupyter.relay.frames import Status
@@ -28,7 +29,7 @@ def task(text="Why?", **fields) -> Task:
 
 
 def test_a_task_comes_out_as_it_went_in():
-    went = task("ä€😀", relay="https://relay.example.org", capability="cap", model="m", linger=7.0)
+    went = task("ä€😀", relay="https://relay.example.org", capability="cap", model="m", timeouts=Timeouts(linger=7.0))
     assert open_task(seal_task(went, KEY.public), KEY) == went
 
 
@@ -66,11 +67,28 @@ def test_a_task_of_another_version_says_what_to_install():
 
 def test_fields_of_a_later_release_are_passed_over():
     @dataclass(frozen=True)
+    class LaterTimeouts(Timeouts):
+        nap: float = 1.0
+
+    @dataclass(frozen=True)
     class Later(Task):
         temper: str = "good"
 
-    went = Later(task().body, SECRET, CHANNEL, 2e9)
+    went = Later(task().body, SECRET, CHANNEL, 2e9, timeouts=LaterTimeouts())
     assert open_task(seal_task(went, KEY.public), KEY) == task()
+
+
+@pytest.mark.parametrize("times", [None, 7, ["start"]])
+def test_a_task_whose_timeouts_are_none_is_not_whole(times):
+    with pytest.raises(HpcError, match="not whole"):
+        open_task(seal_task(task(timeouts=times), KEY.public), KEY)
+
+
+def test_a_worker_waits_for_its_consumer_as_long_as_it_does_without_one_and_long_enough_to_know_a_lost_relay():
+    assert Timeouts().consumer == Timeouts().linger
+    assert Timeouts(linger=0, beat=1, relay=1).consumer == 3
+    assert Timeouts(linger=0, beat=1, relay=60).consumer > 60
+    assert task(timeouts=Timeouts(linger=0, beat=1)).limits().linger == 3
 
 
 def test_a_request_larger_than_the_control_plane_takes_is_refused_with_numbers():
