@@ -48,7 +48,7 @@ def worker(bundle: Path | None, *, print_config: bool, print_slurm: bool) -> Non
 def worker_key(file: Path | None) -> None:
     """Make this worker's key pair, once, and print its public key; the private one stays in a file of mode 0600."""
     from aiflow_jupyter.hpc.worker import KEY_FILE
-    from aiflow_jupyter.relay.capability import EMPTY, write_private
+    from aiflow_jupyter.relay.private import EMPTY, write_private
     from aiflow_jupyter.relay.crypto import WorkerKey
 
     try:

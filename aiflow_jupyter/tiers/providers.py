@@ -7,13 +7,14 @@ what did not change stays open.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aiflow_jupyter.errors import ConfigError
+from aiflow_jupyter.errors import ConfigError, ProviderError
 from aiflow_jupyter.tiers.config import Config, load, stamp
 from aiflow_jupyter.tiers.router import Router
 
@@ -21,9 +22,13 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from aiflow_jupyter.events import Event
+    from aiflow_jupyter.hpc.terms import RelayAt
     from aiflow_jupyter.providers.secret import Secret
+    from aiflow_jupyter.relay.selfrelay import SelfRelay
     from aiflow_jupyter.runtime.source import Provider, Request
-    from aiflow_jupyter.tiers.config import Hpc, Local
+    from aiflow_jupyter.tiers.config import GlobusHpc, Local, LocalHpc
+
+_log = logging.getLogger(__name__)
 
 
 class WhenAsked:
@@ -37,14 +42,19 @@ class WhenAsked:
         self._make = make
         self._made: Provider | None = None
         self._answering = 0
-        self._retired = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closed = False
         self._lock = asyncio.Lock()
 
     async def stream(self, request: Request) -> AsyncGenerator[Event, None]:
         """See `runtime.source.Source`."""
         self._answering += 1
+        self._idle.clear()
         try:
             async with self._lock:
+                if self._closed:
+                    raise ProviderError("the tier was closed while it was asked", code="AF701", hint="Ask again.")
                 if self._made is None:
                     self._made = await asyncio.to_thread(self._make)  # it reads files
                 events = self._made.stream(request)
@@ -53,20 +63,21 @@ class WhenAsked:
                     yield event
         finally:
             self._answering -= 1
-            if self._retired and not self._answering:
-                await self.aclose()
+            if not self._answering:
+                self._idle.set()
 
     async def retire(self) -> None:
         """Close the provider once its last answer has ended: another one takes its place."""
-        self._retired = True
-        if not self._answering:
-            await self.aclose()
+        await self._idle.wait()
+        await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the provider, if it was made."""
-        made, self._made = self._made, None
-        if made is not None:
-            await made.aclose()
+        """Close the provider, if it was made or is being made, for good."""
+        self._closed = True
+        async with self._lock:
+            if self._made is not None:
+                await self._made.aclose()
+            self._made = None
 
 
 class ConfiguredRouter:
@@ -76,6 +87,7 @@ class ConfiguredRouter:
         self._stamp: object = None
         self._config: Config | None = None
         self.tiers: dict[str, WhenAsked] = {}
+        self._replaced: dict[WhenAsked, asyncio.Task[None]] = {}
         self._lock = asyncio.Lock()
 
     async def stream(self, request: Request) -> AsyncGenerator[Event, None]:
@@ -106,11 +118,22 @@ class ConfiguredRouter:
             self._config, self._stamp = config, now
             for tier, provider in old.items():
                 if fresh.get(tier) is not provider:
-                    await provider.retire()
+                    # Beside the requests, none of which waits for it or takes it along when it is cancelled.
+                    self._replaced[provider] = asyncio.create_task(self._retire(tier, provider))
+
+    async def _retire(self, tier: str, provider: WhenAsked) -> None:
+        try:
+            await provider.retire()
+        except Exception:  # noqa: BLE001 - of a tier that nobody asks any more: no request is to fail of it
+            _log.exception("what answered for the tier %r before its settings changed can't be closed", tier)
+        finally:
+            self._replaced.pop(provider, None)
 
     async def aclose(self) -> None:
-        """Close every provider, also where one can't be closed."""
-        await Router(self.tiers).aclose()
+        """Close every provider, those of before a change too, also where one can't be closed."""
+        async with AsyncExitStack() as stack:
+            for provider in (*self.tiers.values(), *self._replaced):
+                stack.push_async_callback(provider.aclose)
 
 
 def configured(config: Config) -> dict[str, WhenAsked]:
@@ -129,76 +152,76 @@ def _local(settings: Local) -> Provider:
     return EmbeddedModel(models.find(settings.model) if settings.model else None)
 
 
-def _hpc(settings: Hpc) -> Provider:
-    from aiflow_jupyter.hpc.executors import LocalExecutor  # noqa: PLC0415
-    from aiflow_jupyter.hpc.globus import globus_executor  # noqa: PLC0415
+def _hpc(settings: LocalHpc | GlobusHpc) -> Provider:
+    from aiflow_jupyter.hpc.executors import LocalExecutor, globus_executor  # noqa: PLC0415
     from aiflow_jupyter.hpc.provider import HpcProvider  # noqa: PLC0415
-    from aiflow_jupyter.hpc.remote import RelayAt, Timeouts  # noqa: PLC0415
     from aiflow_jupyter.relay.crypto import WorkerKey  # noqa: PLC0415
-    from aiflow_jupyter.relay.selfrelay import SelfRelay  # noqa: PLC0415
 
-    if settings.relay == "self":
-        relay: RelayAt | SelfRelay = SelfRelay(settings.relay_host, insecure=settings.relay_insecure)
-    else:
-        relay = RelayAt(settings.relay, _secret(settings.relay_key_env, settings.relay_key_file, "relay_key"))
-    timeouts = Timeouts(start=settings.start_timeout, first_token=settings.first_token_timeout, linger=settings.linger)
+    executor: Callable[[], Executor]
     if settings.executor == "local":
-        own = WorkerKey.generate()
-        variable = settings.model_server_key_env
-        server_key = _secret(variable, None, "model_server_key") if variable else None
-        executor: Callable[[], Executor] = lambda: LocalExecutor(own, settings.model_server, server_key)  # noqa: E731
-        public = own.public
+        own, server = WorkerKey.generate(), settings.model_server
+        key = _variable(settings.model_server_key_env, "model_server_key_env")
+        executor, public = lambda: LocalExecutor(own, server, key), own.public
     else:
         endpoint = settings.endpoint
-        if endpoint is None or settings.worker_key is None:
-            missing = "endpoint" if endpoint is None else "worker_key"
-            hint = {
-                "endpoint": 'endpoint = "UUID", as `globus-compute-endpoint list` shows it',
-                "worker_key": 'worker_key = "...", as `aiflow keys worker` printed it on the cluster',
-            }
-            raise ConfigError(
-                f'tiers.hpc.{missing} is missing: executor = "globus" needs it', code="AF723", hint=hint[missing]
-            )
-        if settings.relay == "self" and settings.relay_host in ("127.0.0.1", "localhost", "::1"):
-            raise ConfigError(
-                "tiers.hpc.relay is this kernel's own, on loopback: no cluster can reach it",
-                code="AF723",
-                hint='relay = "https://..." with relay_key_env, or relay_host = "an address the cluster can reach"',
-            )
-        executor = lambda: globus_executor(endpoint)  # noqa: E731
-        public = settings.worker_key
+        executor, public = lambda: globus_executor(endpoint), settings.worker_key
     return HpcProvider(
         executor,
-        relay=relay,
+        relay=_relay(settings),
         worker_key=public,
         model=settings.model,
         max_tokens=settings.max_tokens,
-        timeouts=timeouts,
+        timeouts=settings.timeouts,
         pad=settings.pad,
     )
 
 
-def _secret(variable: str | None, file: Path | None, setting: str) -> Secret:
-    """A key from where the configuration says that it is."""
+def _relay(settings: LocalHpc | GlobusHpc) -> RelayAt | Callable[[], SelfRelay]:
+    """Where streams pass, or what makes a relay in this process."""
+    from aiflow_jupyter.hpc.terms import RelayAt  # noqa: PLC0415
+    from aiflow_jupyter.relay.selfrelay import SelfRelay  # noqa: PLC0415
+
+    if settings.relay == "self":
+        return lambda: SelfRelay(
+            settings.relay_host,
+            settings.relay_port,
+            public_host=settings.relay_public_host,
+            insecure=settings.relay_insecure,
+        )
+    key = _variable(settings.relay_key_env, "relay_key_env") or _file(settings.relay_key_file)
+    if key is None:
+        raise ConfigError(
+            "tiers.hpc.relay_key_env or relay_key_file is missing",
+            code="AF724",
+            hint="name an environment variable or a file that only you can read",
+        )
+    return RelayAt(settings.relay, key)
+
+
+def _variable(name: str | None, setting: str) -> Secret | None:
+    """The key in an environment variable, None if the setting names none."""
     from aiflow_jupyter.providers.secret import Secret  # noqa: PLC0415
 
-    if variable is not None:
-        value = os.environ.get(variable, "").strip()
-        if not value:
-            raise ConfigError(f"tiers.hpc.{setting}_env names {variable}, which is not set", code="AF724",
-                              hint=f"export {variable}=... before the kernel starts")  # fmt: skip
-        return Secret(value)
-    if file is None:
-        raise ConfigError(f"tiers.hpc.{setting}_env or {setting}_file is missing", code="AF724",
-                          hint="name an environment variable or a file that only you can read")  # fmt: skip
-    path = file.expanduser()
-    try:
-        mode = path.stat().st_mode
-        text = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} can't be read: {getattr(error, 'strerror', error)}", code="AF724") from None
-    if mode & 0o077:
-        raise ConfigError(f"{path} can be read by others", code="AF724", hint=f"chmod 600 {path}")
+    if name is None:
+        return None
+    value = os.environ.get(name, "").strip()
+    if not value:
+        raise ConfigError(
+            f"tiers.hpc.{setting} names {name}, which is not set",
+            code="AF724",
+            hint=f"export {name}=... before the kernel starts",
+        )
+    return Secret(value)
+
+
+def _file(path: Path | None) -> Secret | None:
+    """The key in a file that only its owner can read, None if the setting names none."""
+    from aiflow_jupyter.providers.secret import Secret  # noqa: PLC0415
+    from aiflow_jupyter.relay.private import read_private  # noqa: PLC0415
+
+    if path is None:
+        return None
+    text = read_private(path.expanduser()).strip()
     if not text:
-        raise ConfigError(f"{path} is empty", code="AF724")
+        raise ConfigError(f"{path} is empty", code="AF724", hint="tiers.hpc.relay_key_file names it")
     return Secret(text)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import socket
+import threading
+
 import pytest
 
-from aiflow_jupyter.errors import ConfigError
+from aiflow_jupyter.errors import ConfigError, ProviderError
+from aiflow_jupyter.hpc.timeouts import Timeouts
 from aiflow_jupyter.tiers.config import load
 from aiflow_jupyter.tiers.providers import WhenAsked, configured
 
 UUID = "4b116d3c-1703-4f8f-9f6f-39921e5864df"
+LOCAL = '[tiers.hpc]\nexecutor = "local"\n'
+GLOBUS = '[tiers.hpc]\nexecutor = "globus"\n'
+WHOLE = f'{GLOBUS}endpoint = "{UUID}"\nworker_key = "x"\nrelay = "https://relay.example"\n'
+OWN_RELAY = WHOLE.replace("https://relay.example", "self")
 
 
 @pytest.fixture
@@ -40,9 +50,25 @@ def test_the_hpc_tier_is_there_once_it_is_named(files):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[tiers.hpc]\n", "tiers.hpc.executor: is missing"),
-        ('[tiers.hpc]\nexecutor = "slurm"\n', "tiers.hpc.executor"),
-        ('[tiers.hpc]\nexecutor = "globus"\nendpoint = "not-a-uuid"\n', "tiers.hpc.endpoint"),
+        ("[tiers.hpc]\n", 'tiers.hpc.executor: is missing: "local" or "globus"'),
+        ("[tiers]\nhpc = 7\n", "tiers.hpc: is a section of its own"),
+        ('[tiers.hpc]\nexecutor = "slurm"\n', 'tiers.hpc.executor: is "local" or "globus"'),
+        (f'{GLOBUS}worker_key = "x"\nendpoint = "not-a-uuid"\n', "tiers.hpc.endpoint: input should be a valid UUID"),
+        (f'{GLOBUS}endpoint = "{UUID}"\n', "tiers.hpc.worker_key: is missing: what `aiflow keys worker` printed"),
+        (f'{GLOBUS}worker_key = "x"\n', "tiers.hpc.endpoint: is missing: the identifier that `globus-compute-endpoint"),
+        (
+            f'{WHOLE}model_server = "x"\n',
+            'tiers.hpc.model_server: only executor = "local" takes it, and this is "globus"',
+        ),
+        (f'{WHOLE}model_server_key_env = "X"\n', 'tiers.hpc.model_server_key_env: only executor = "local" takes it'),
+        (f'{LOCAL}endpoint = "{UUID}"\n', 'tiers.hpc.endpoint: only executor = "globus" takes it, and this is "local"'),
+        (f'{LOCAL}worker_key = "x"\n', 'tiers.hpc.worker_key: only executor = "globus" takes it'),
+        (OWN_RELAY, "tiers.hpc: the relay is this kernel's own, on loopback"),
+        (f'{OWN_RELAY}relay_public_host = "127.0.0.1"\n', "no cluster can reach it"),
+        (f"{LOCAL}relay_port = 70000\n", "tiers.hpc.relay_port: input should be less than or equal to 65535"),
+        (f'{LOCAL}relay_port = "http"\n', "tiers.hpc.relay_port"),
+        (f'{LOCAL}relay_public_host = "https://login1"\n', "tiers.hpc.relay_public_host: is the name or the address"),
+        (f'{LOCAL}relay_public_host = "login1:8000"\n', "without a port"),
         ('[tiers.hpc]\nexecutor = "local"\nrelay = "ws://x"\n', "begins with https://"),
         ('[tiers.hpc]\nexecutor = "local"\nrelay_key = "afr_secret"\n', "keys never stand in this file"),
         ('[tiers.hpc]\nexecutor = "local"\nstart_timeout = -1\n', "tiers.hpc.start_timeout"),
@@ -89,18 +115,16 @@ async def ask(provider):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (f'executor = "globus"\nendpoint = "{UUID}"', "worker_key is missing"),
-        ('executor = "globus"\nworker_key = "x"', "endpoint is missing"),
-        (f'executor = "globus"\nendpoint = "{UUID}"\nworker_key = "x"', "no cluster can reach it"),
         ('executor = "local"\nrelay = "https://relay.example"', "relay_key_env or relay_key_file is missing"),
         (
             'executor = "local"\nrelay = "https://relay.example"\nrelay_key_env = "NO_SUCH_KEY"',
             "NO_SUCH_KEY, which is not set",
         ),
+        ('executor = "local"\nmodel_server_key_env = "NO_SUCH_KEY"', "model_server_key_env names NO_SUCH_KEY"),
     ],
 )
 async def test_what_is_incomplete_fails_the_question_that_needs_it_and_no_other(files, settings, said):
-    tiers = configured(files("[tiers.hpc]\n" + settings.replace('globus"\n', 'globus"\nrelay = "self"\n')))
+    tiers = configured(files(f"[tiers.hpc]\n{settings}\n"))
     with pytest.raises(ConfigError, match=said):
         await ask(tiers["hpc"])
 
@@ -112,10 +136,71 @@ async def test_a_key_file_that_others_can_read_is_refused(files, tmp_path):
     tiers = configured(
         files(f'[tiers.hpc]\nexecutor = "local"\nrelay = "https://r.example"\nrelay_key_file = "{key}"\n')
     )
-    with pytest.raises(ConfigError, match="can be read by others") as caught:
+    with pytest.raises(ConfigError, match="may be read or written by others") as caught:
         await ask(tiers["hpc"])
     assert "chmod 600" in str(caught.value)
     assert "afr_canary" not in str(caught.value)
+
+
+async def test_a_key_file_of_somebody_else_is_refused(files, tmp_path, monkeypatch):
+    key = tmp_path / "relay.key"
+    key.write_text("afr_canary")
+    key.chmod(0o600)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    tiers = configured(files(f'{LOCAL}relay = "https://r.example"\nrelay_key_file = "{key}"\n'))
+    with pytest.raises(ConfigError, match="belongs to another user") as caught:
+        await ask(tiers["hpc"])
+    assert "afr_canary" not in str(caught.value)
+
+
+async def test_an_empty_key_file_is_no_key(files, tmp_path):
+    key = tmp_path / "relay.key"
+    key.touch(0o600)
+    tiers = configured(files(f'{LOCAL}relay = "https://r.example"\nrelay_key_file = "{key}"\n'))
+    with pytest.raises(ConfigError, match="is empty"):
+        await ask(tiers["hpc"])
+
+
+async def test_a_relay_of_this_kernel_that_is_not_allowed_names_what_is_set_in_the_file(files):
+    tiers = configured(files(f'{LOCAL}relay_host = "0.0.0.0"\n'))
+    with pytest.raises(ProviderError) as caught:
+        await ask(tiers["hpc"])
+    await tiers["hpc"].aclose()
+    assert caught.value.code == "AF973"
+    assert "relay_insecure = true" in caught.value.hint
+    assert "--insecure" not in str(caught.value)
+
+
+async def test_a_port_that_something_else_uses_is_told_by_its_setting(files):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        tiers = configured(files(f"{LOCAL}relay_port = {port}\n"))
+        with pytest.raises(ProviderError, match=str(port)) as caught:
+            await ask(tiers["hpc"])
+        await tiers["hpc"].aclose()
+    assert "relay_port" in caught.value.hint
+
+
+def test_what_the_file_says_of_the_relay_of_this_kernel_reaches_it(files):
+    from aiflow_jupyter.tiers.providers import _relay
+
+    said = 'relay_port = 8765\nrelay_public_host = "login1.cluster"\nrelay_insecure = true\n'
+    relay = _relay(files(LOCAL + said).tiers.hpc)()
+    assert (relay.url, relay.insecure) == ("http://login1.cluster:8765", True)
+    said = 'relay_port = 8765\nrelay_public_host = "2001:db8::1"\n'
+    relay = _relay(files(LOCAL + said).tiers.hpc)()
+    assert (relay.url, relay.insecure) == ("http://[2001:db8::1]:8765", False)
+
+
+def test_a_cluster_may_reach_this_machine_by_another_name_than_that_it_listens_on(files):
+    config = files(f'{OWN_RELAY}relay_public_host = "login1.cluster"\n')
+    assert config.tiers.hpc.relay_public_host == "login1.cluster"
+
+
+def test_every_wait_is_as_declared_in_one_place_unless_the_file_says_otherwise(files):
+    assert files(LOCAL).tiers.hpc.timeouts == Timeouts()
+    times = files(f"{LOCAL}start_timeout = 7200\nfirst_token_timeout = 60\nlinger = 5\n").tiers.hpc.timeouts
+    assert times == Timeouts(start=7200, first_token=60, linger=5)
 
 
 async def test_a_provider_that_was_never_asked_is_never_made():
@@ -201,4 +286,95 @@ async def test_a_tier_that_changed_is_closed_once_its_last_answer_has_ended(foll
     await asked(router, "hpc")
     assert Counted.closed == 0
     await answer.aclose()
-    assert Counted.closed == 1
+    async with asyncio.timeout(20):
+        while Counted.closed == 0:
+            await asyncio.sleep(0)
+    await router.aclose()
+    assert (Counted.made, Counted.closed) == (2, 2)
+
+
+@pytest.fixture
+def slow_to_close(following, monkeypatch):
+    """The same router, with providers that close when they are let."""
+    gate = asyncio.Event()
+
+    class Slow(Counted):
+        async def aclose(self):
+            await gate.wait()
+            await super().aclose()
+
+    from aiflow_jupyter.tiers import providers
+
+    monkeypatch.setattr(providers, "_hpc", lambda _settings: Slow())
+    return *following, gate
+
+
+async def test_no_question_waits_until_what_answered_before_is_closed(slow_to_close):
+    file, router, gate = slow_to_close
+    file.write_text(LOCAL)
+    await asked(router, "hpc")
+    file.write_text(f'{LOCAL}model = "other"\n')
+    async with asyncio.timeout(20):
+        assert await asked(router, "hpc") == ["token", "finish"]
+        assert await asked(router, "local") == ["token", "finish"]
+    assert Counted.closed == 0
+    gate.set()
+    await router.aclose()
+    assert (Counted.made, Counted.closed) == (3, 3)
+
+
+async def test_the_end_closes_what_was_replaced_and_still_answers(following):
+    from aiflow_jupyter.runtime.source import Request
+
+    file, router = following
+    file.write_text(LOCAL)
+    answer = router.stream(Request(({"role": "user", "content": "Hi"},), tier="hpc"))
+    await anext(answer)
+    file.write_text("")
+    await asked(router, "local")
+    await router.aclose()
+    assert (Counted.made, Counted.closed) == (2, 2)
+    await answer.aclose()
+
+
+async def test_a_replaced_provider_that_can_not_be_closed_fails_no_question(following, monkeypatch, caplog):
+    from aiflow_jupyter.tiers import providers
+
+    class Stuck(Counted):
+        async def aclose(self):
+            raise OSError("stuck")
+
+    monkeypatch.setattr(providers, "_hpc", lambda _settings: Stuck())
+    file, router = following
+    file.write_text(LOCAL)
+    await asked(router, "hpc")
+    file.write_text(f'{LOCAL}model = "other"\n')
+    assert await asked(router, "hpc") == ["token", "finish"]
+    async with asyncio.timeout(20):
+        while "stuck" not in caplog.text:
+            await asyncio.sleep(0)
+
+
+async def test_a_provider_that_is_being_made_when_its_tier_is_closed_is_closed_too():
+    making, gate = threading.Event(), threading.Event()
+    closed: list[int] = []
+
+    class Late(Counted):
+        async def aclose(self):
+            closed.append(1)
+
+    def make():
+        making.set()
+        assert gate.wait(20)
+        return Late()
+
+    provider = WhenAsked(make)
+    asking = asyncio.create_task(ask(provider))
+    assert await asyncio.to_thread(making.wait, 20)
+    closing = asyncio.create_task(provider.aclose())
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(asking, closing)
+    assert closed == [1]
+    with pytest.raises(ProviderError, match="closed"):
+        await ask(provider)
