@@ -18,7 +18,7 @@ def checked_name(name: str) -> str:
             of Unicode (NFKC) in which Python reads identifiers, so that no function could be called so.
     """
     if len(name) > MOST_NAME:
-        raise ValueError(f"a name has at most {MOST_NAME} characters")
+        raise ValueError(f"a name has at most {MOST_NAME} characters; choose a shorter one")
     if not name.isidentifier():
         raise ValueError(f"{name!r} is not a name: letters, digits and _, no digit first")
     normal = unicodedata.normalize("NFKC", name)
