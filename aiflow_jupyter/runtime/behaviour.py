@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from aiflow_jupyter.events import Event
+from aiflow_jupyter.events import Event, descends
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.graph.signatures import OperatorSignature
 from aiflow_jupyter.graph.spec import GraphSpec
@@ -35,6 +35,8 @@ class Behaviour:
         holds: how many data events the operator keeps now, beyond queue and workers.
         extras: what the call takes by keyword besides the event, of `state` (a dict, kept by the node's policy) and
             `idempotency_key` (the same text for every try of one event).
+        recalls: a data event that `control` yields is no output yet: it goes through `call` first, as `mode` says (what
+            was gathered, for a user's function that must not hold the loop).
         routes: call (of `inline`) returns the port that the event leaves by, and the event.
         answers: this node starts answers of its own, each with a lineage of its own, so `finish` events from upstream
             end at it.
@@ -47,6 +49,7 @@ class Behaviour:
     control: Callable[[Event], Iterable[Event]] | None = None
     holds: Callable[[], int] | None = None
     extras: frozenset[str] = frozenset()
+    recalls: bool = False
     routes: bool = False
     answers: bool = False
     close: Callable[[], Awaitable[None] | None] | None = None
@@ -61,10 +64,21 @@ class Collected(list[Any]):
 
     tokens: bool = True
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._lineages: list[str] = []
+
     def take(self, event: Event) -> None:
         """Collect one event's payload."""
         self.append(event.payload)
+        self._lineages.append(event.lineage)
         self.tokens = self.tokens and event.kind == "token"
+
+    def discard(self, lineage: str) -> None:
+        """Take out what was collected of a lineage that is void, and of the answers to it."""
+        kept = [(value, of) for value, of in zip(self, self._lineages, strict=True) if not descends(of, lineage)]
+        self[:] = [value for value, _ in kept]
+        self._lineages = [of for _, of in kept]
 
 
 @dataclass(slots=True)

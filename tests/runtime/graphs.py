@@ -10,12 +10,12 @@ from typing import Any
 from aiflow_jupyter.events import Event, Finish
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.graph.signatures import OperatorSignature
-from aiflow_jupyter.graph.spec import EdgeSpec, GraphSpec, NodeSpec
+from aiflow_jupyter.graph.spec import EdgeSpec, Feedback, GraphSpec, NodeSpec
 from aiflow_jupyter.runtime.behaviour import Behaviour, Operator
 from aiflow_jupyter.runtime.run import Run
 from aiflow_jupyter.runtime.scheduler import Scheduler
 
-Edge = tuple[str, str] | tuple[str, str, str]
+Edge = tuple[str, str] | tuple[str, str, str] | tuple[str, str, str, Feedback]
 
 
 class Boom(Exception):
@@ -23,11 +23,14 @@ class Boom(Exception):
 
 
 def spec_of(nodes: Iterable[str], edges: Iterable[Edge], policies: dict[str, Any]) -> GraphSpec:
-    """A graph of nodes of the one operator `node`; an edge is source, target and perhaps a port."""
+    """A graph of nodes of the one operator `node`; an edge is source, target, perhaps a port, and a feedback."""
     return GraphSpec(
         name="g",
         nodes={n: NodeSpec(operator="node", policy=Policy(**policies.get(n, {}))) for n in nodes},
-        edges=[EdgeSpec(**{"from": e[0], "to": e[1], "port": e[2] if len(e) > 2 else None}) for e in edges],
+        edges=[
+            EdgeSpec(source=e[0], target=e[1], port=(e[2:] or ("",))[0] or None, feedback=(e[3:] or (None,))[0])
+            for e in edges
+        ],
     )
 
 
@@ -38,11 +41,19 @@ def make_run(
     policies: dict[str, Any] | None = None,
     *,
     scheduler: Scheduler | None = None,
+    functions: dict[str, Any] | None = None,
+    inject: dict[str, str] | None = None,
+    pairs: Iterable[str] = (),
 ) -> Run:
-    """A run whose nodes do what `behaviours` say."""
-    operator = Operator(OperatorSignature("node"), lambda _args, binding: behaviours[binding.node])
+    """A run whose nodes do what `behaviours` say; those in `pairs` tell their inputs apart."""
     spec = spec_of(behaviours, edges, policies or {})
-    return Run(spec, {"node": operator}, scheduler or Scheduler(loop, loop.clock))
+    nodes = {name: each.model_copy(update={"operator": "pair"}) for name, each in spec.nodes.items() if name in pairs}
+    spec = spec.model_copy(update={"nodes": spec.nodes | nodes, "inject": inject or {}})
+    operators = {
+        "node": Operator(OperatorSignature("node"), lambda _args, binding: behaviours[binding.node]),
+        "pair": Operator(OperatorSignature("pair", pairs=True), lambda _args, binding: behaviours[binding.node]),
+    }
+    return Run(spec, operators, scheduler or Scheduler(loop, loop.clock), functions=functions)
 
 
 def burst(count: int, answers: int = 1) -> list[Event]:
@@ -111,11 +122,12 @@ class Lab:
     def check(self) -> None:
         assert self.run is not None
         for guardian in self.run.guardians.values():
-            assert 0 <= guardian.depth <= guardian.limit, guardian.node
+            assert 0 <= guardian.depth <= guardian.policy.queue, guardian.node
             assert 0 <= guardian.active() <= guardian.workers, guardian.node
             assert 0 <= guardian.held() <= guardian.policy.held_results, guardian.node
             assert guardian.owned() <= guardian.bound, guardian.node
-            assert guardian.peak <= guardian.limit, guardian.node
+            assert guardian.peak <= guardian.policy.queue, guardian.node
+            assert guardian.most <= guardian.bound, guardian.node
             assert self.active.get(guardian.node, 0) <= guardian.workers, guardian.node
 
     def node(
