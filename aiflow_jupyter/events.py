@@ -185,3 +185,12 @@ def origin(lineage: str) -> tuple[str, int] | None:
     if not slash:
         return None
     return parent, int(step.partition(".")[0])
+
+
+def descends(lineage: str, of: str) -> bool:
+    """Whether a lineage is another one, or that of an answer somewhere below it.
+
+    >>> descends("0/0.ask", "0"), descends("0/0.ask", "0/0.ask"), descends("0/0.ask", "1")
+    (True, True, False)
+    """
+    return lineage == of or lineage.startswith(f"{of}/")
