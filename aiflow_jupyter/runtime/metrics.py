@@ -162,6 +162,7 @@ class Counted(Protocol):
     blocked_ns: int
     first_ns: int
     histogram: list[int]
+    closed: bool
     done: bool
 
     @property
@@ -198,7 +199,7 @@ def node_status(guardian: Counted, run: RunState, started: int, failed: str | No
         state: NodeState = "failed"
     elif guardian.done:
         state = "done"
-    elif run in ("failed", "cancelled"):
+    elif guardian.closed or run in ("failed", "cancelled"):
         state = "cancelled"
     elif guardian.blocked():
         state = "blocked"
