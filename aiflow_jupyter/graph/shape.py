@@ -82,6 +82,44 @@ class Shape:
             found[node] = reached
         return found
 
+    @cached_property
+    def _steps(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+        """The nodes after each node, and those before it, over any edges."""
+        after: dict[str, list[str]] = {node: [] for node in self.nodes}
+        before: dict[str, list[str]] = {node: [] for node in self.nodes}
+        for edge in self.edges.values():
+            after[edge.source].append(edge.target)
+            before[edge.target].append(edge.source)
+        return after, before
+
+    @cached_property
+    def loops(self) -> list[int]:
+        """The sets of nodes that can all reach one another, over any edges, where a set has a feedback edge in it."""
+        after, _ = self._steps
+        finished: list[str] = []
+        seen: set[str] = set()
+        for root in self.nodes:
+            stack = [(root, iter(after[root]))] if root not in seen else []
+            seen.add(root)
+            while stack:
+                node, rest = stack[-1]
+                step = next((each for each in rest if each not in seen), None)
+                if step is None:
+                    finished.append(node)
+                    stack.pop()
+                else:
+                    seen.add(step)
+                    stack.append((step, iter(after[step])))
+        taken = 0
+        parts: dict[str, int] = {}
+        for node in reversed(finished):
+            if not taken & self.bit[node]:
+                part = self.reached([node], backward=True, past=~taken) & ~taken
+                taken |= part
+                parts.update(dict.fromkeys(self.members(part) if part != self.bit[node] else [node], part))
+        closed = (self.edges[index] for index in self.feedback)
+        return list(dict.fromkeys(parts[e.source] for e in closed if parts[e.source] == parts[e.target]))
+
     def members(self, nodes: int) -> list[str]:
         """The nodes of a set, in the order of the graph."""
         return [node for node in self.nodes if nodes & self.bit[node]]
@@ -94,12 +132,7 @@ class Shape:
             backward: against the direction of the edges.
             past: the nodes that the way may lead on from (a set).
         """
-        steps: dict[str, list[str]] = {node: [] for node in self.nodes}
-        for edge in self.edges.values():
-            if backward:
-                steps[edge.target].append(edge.source)
-            else:
-                steps[edge.source].append(edge.target)
+        steps = self._steps[backward]
         waiting = list(start)
         found = 0
         for node in waiting:

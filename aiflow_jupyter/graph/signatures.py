@@ -88,6 +88,7 @@ class OperatorSignature:
             function or returns an iterable. None where functions only decide (`filter`).
         payload: for given arguments and the type of the payloads that come in, the type of what leaves as `value`
             events (`window`: a list of them). None where `returns` or the kind says it.
+        accepts: the types of `value` payloads that it can work on; the other kinds have payloads of one type.
     """
 
     name: str
@@ -105,6 +106,7 @@ class OperatorSignature:
     verdicts: bool = False
     returns: str | None = None
     payload: Callable[[Args, Any], Any] | None = None
+    accepts: tuple[Any, ...] = (Any,)
 
     def parameter(self, name: str) -> Parameter | None:
         """The parameter of that name, or None."""

@@ -61,7 +61,7 @@ def test_graph_without_mistakes_has_no_problems():
         ('a = route(by="phase")\na.answr -> out', "AF203", "no port 'answr'", "line 2, column 3", "'answer'"),
         ("a = tidy\nout -> a\na -> out", "AF203", "nothing comes out of 'out'", "line 2, column 1", ""),
         ("a = generate()\nb = segment()\na.error -> b\na, b -> out", "AF301", "port error", "line 3, column 1", ""),
-        ("a = tidy\nb = tidy\na -> b -> a\nb -> out", "AF210", "a -> b -> a", "line 3", "without cycles"),
+        ("a = tidy\nb = tidy\na -> b -> a\nb -> out", "AF210", "a -> b -> a", "line 3", "[feedback, limit=4, hops=8]"),
         ("a = segment() [queue=9, workers=4]\na -> out", "AF402", "workers=4 has no", "line 1, column 25", "leave out"),
         (
             "a = map(tidy, inline=true) [workers=2]\na -> out",
@@ -71,8 +71,8 @@ def test_graph_without_mistakes_has_no_problems():
             "inline",
         ),
         ('a = tidy\nb = sink(var="y") [workers=2]\na -> b, out', "AF402", "one event at", "line 2, column 20", ""),
-        ('a = route(by="kind") [workers=2]\na.x -> out', "AF402", "one event at a time", "line 1, column 23", ""),
-        ("a = tidy\na -> a\na -> out", "AF210", "a -> a", "line 2", "without cycles"),
+        ('a = route(by="kind") [workers=2]\na.token -> out', "AF402", "one event at a time", "line 1, column 23", ""),
+        ("a = tidy\na -> a\na -> out", "AF210", "a -> a", "line 2", "[feedback, limit=4, hops=8]"),
     ],
 )
 def test_problem_has_code_sentence_place_and_hint(text, code, says, at, hint):

@@ -1,0 +1,162 @@
+"""Bounds: how much a graph may hold at any instant, known before it runs.
+
+The paper's proposition 1, with the terms that it leaves out: for each node the queue, the events in service, finished
+results that wait for their turn, what the operator holds, and what may wait on the feedback edges that lead to it.
+What a provider, a socket, a user's own code or an event's payload takes is not counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aiflow_jupyter.graph.shape import Shape, Weights
+from aiflow_jupyter.graph.signatures import OperatorSignature, Signatures
+from aiflow_jupyter.graph.spec import GraphSpec, NodeSpec
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBound:
+    """What one node may own at any instant.
+
+    Attributes:
+        node: its name.
+        queue: events that wait.
+        workers: events in service.
+        reorder: finished results that wait for their turn.
+        hold: events that the operator keeps.
+        feedback: events on the feedback edges that lead to it.
+        keys: states that are kept, for `state=partitioned`; 0 else.
+        bytes: what the queue and the held text may take, where `queue_bytes` is declared; None where it is not.
+    """
+
+    node: str
+    queue: int
+    workers: int
+    reorder: int
+    hold: int
+    feedback: int
+    keys: int
+    bytes: int | None
+
+    @property
+    def events(self) -> int:
+        """Data events in all."""
+        return self.queue + self.workers + self.reorder + self.hold + self.feedback
+
+
+@dataclass(frozen=True, slots=True)
+class GraphBound:
+    """What a graph may own at any instant.
+
+    Attributes:
+        nodes: the bound of each node, in the order of the graph.
+    """
+
+    nodes: tuple[NodeBound, ...]
+
+    @property
+    def events(self) -> int:
+        """Data events in all."""
+        return sum(node.events for node in self.nodes)
+
+    @property
+    def keys(self) -> int:
+        """States in all."""
+        return sum(node.keys for node in self.nodes)
+
+    @property
+    def bytes(self) -> int | None:
+        """Bytes in all, where every node declares `queue_bytes`."""
+        sizes = [node.bytes for node in self.nodes if node.bytes is not None]
+        return sum(sizes) if len(sizes) == len(self.nodes) else None
+
+
+def bounds(spec: GraphSpec, signatures: Signatures) -> GraphBound:
+    """The bounds of a graph that passed its checks.
+
+    Args:
+        spec: the graph.
+        signatures: the known operators; they say what each holds.
+    """
+    shape = Shape(spec)
+    skews = skews_of(spec, shape, signatures)
+    feedback = dict.fromkeys(spec.nodes, 0)
+    for edge in shape.edges.values():
+        if edge.feedback is not None:
+            feedback[edge.target] += edge.feedback.limit
+    found = []
+    for node, each in spec.nodes.items():
+        policy = each.policy
+        hold = held(each, signatures.get(each.operator), skews.get(node, 0))
+        size = None
+        if policy.queue_bytes is not None:
+            size = policy.queue_bytes + (policy.hold_bytes if hold or policy.rule("token") == "conflate" else 0)
+        keys = policy.keys if policy.state == "partitioned" else 0
+        row = NodeBound(node, policy.queue, policy.workers, policy.held_results, hold, feedback[node], keys, size)
+        found.append(row)
+    return GraphBound(tuple(found))
+
+
+def held(node: NodeSpec, signature: OperatorSignature | None, skew: int = 0) -> int:
+    """The events that a node's operator may keep.
+
+    Args:
+        node: the node.
+        signature: its operator's; None for a function.
+        skew: for a join, how far its branches may be apart.
+    """
+    own = signature.holds(node.args) if signature is not None else 0
+    if signature is not None and signature.pairs:
+        own = max(own, skew)
+    if own or node.policy.effect == "speculative":
+        return node.policy.hold or own
+    return 0
+
+
+def skew(spec: GraphSpec, join: str, signatures: Signatures | None = None) -> int:
+    """How many events one branch of a join can be ahead of another: the limit that lets every pair meet.
+
+    While the slow branch is full, the split waits; so the fast one is ahead by what the slow one can own between the
+    split and the join, and by the one event that the split has in hand.
+
+    Args:
+        spec: the graph.
+        join: the node that pairs.
+        signatures: the known operators, for what those on the branches hold by default.
+
+    Returns:
+        the events of one branch that may wait for their partners; 1 where the branches are bare edges.
+    """
+    shape = Shape(spec)
+    return _skew(shape, join, _weights(spec, shape, signatures or {}))
+
+
+def skews_of(spec: GraphSpec, shape: Shape, signatures: Signatures) -> dict[str, int]:
+    """The skew of every node that pairs."""
+    joins = [n for n, each in spec.nodes.items() if (s := signatures.get(each.operator)) is not None and s.pairs]
+    if not joins:
+        return {}
+    weights = _weights(spec, shape, signatures)
+    return {node: _skew(shape, node, weights) for node in joins}
+
+
+def _weights(spec: GraphSpec, shape: Shape, signatures: Signatures) -> Weights:
+    """What each node can own, a join inside a branch by what it holds itself."""
+    return Weights(
+        shape,
+        {node: each.policy.bound + held(each, signatures.get(each.operator)) for node, each in spec.nodes.items()},
+    )
+
+
+def _skew(shape: Shape, join: str, weights: Weights) -> int:
+    branches = branches_of(shape, join)
+    return 1 + max((weights.sum(branch) for branch in branches), default=0)
+
+
+def branches_of(shape: Shape, join: str) -> list[int]:
+    """For each edge into a node, the nodes that lead to it by that edge and not by every other one."""
+    sides = [shape.ancestors[shape.edges[index].source] for index in shape.into[join] if index not in shape.closing]
+    common = -1
+    for side in sides:
+        common &= side
+    return [side & ~common for side in sides]

@@ -1,0 +1,54 @@
+"""The codes of what the checks find: stable, one meaning each.
+
+`AF1xx` (the language's own), `AF6xx` and above stand where they are raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Literal
+
+Severity = Literal["error", "warning"]
+
+CODES: Final[Mapping[str, tuple[Severity, str]]] = MappingProxyType(
+    {
+        "AF102": ("error", "the graph has no nodes"),
+        "AF201": ("error", "no operator or function has that name"),
+        "AF202": ("error", "two names can't be told apart"),
+        "AF203": ("error", "the node has no such port, or none was named"),
+        "AF204": ("error", "an argument is unknown, missing or has a value that it can't have"),
+        "AF205": ("error", "no function, object, exception or flow has that name"),
+        "AF206": ("error", "no node has that name"),
+        "AF207": ("error", "something is there twice"),
+        "AF208": ("error", "no way leads from the node to a sink"),
+        "AF209": ("error", "nothing leads to the sink"),
+        "AF210": ("error", "a cycle has no feedback edge"),
+        "AF211": ("error", "a feedback edge closes no cycle"),
+        "AF212": ("warning", "a port is not connected: its events are counted unrouted"),
+        "AF213": ("warning", "two sinks write to one place"),
+        "AF214": ("error", "a join has fewer than two inputs"),
+        "AF215": ("error", "the inputs of a join never share a lineage"),
+        "AF216": ("error", "one event becomes many between split and join"),
+        "AF301": ("error", "an edge carries what its target can't take"),
+        "AF303": ("error", "a function is of a sort that can't be used there"),
+        "AF304": ("error", "pieces of a stream go to a node that works on whole values"),
+        "AF305": ("warning", "an edge may carry what its target can't take"),
+        "AF306": ("error", "the type of what is injected is unknown, or its node can't take it"),
+        "AF307": ("warning", "a function has no type hints: it is taken as Any"),
+        "AF402": ("error", "a node that works one event at a time has several workers"),
+        "AF403": ("error", "calls that share state run at once, and no state mode is named"),
+        "AF404": ("error", "state that is partitioned has no key, or the key no partitioned state"),
+        "AF405": ("warning", "a policy has no effect"),
+        "AF406": ("error", "a retry would repeat an effect"),
+        "AF407": ("error", "a restart could repeat an effect further on"),
+        "AF408": ("error", "a compensation without anything that is tried again"),
+        "AF409": ("error", "speculative outputs that no verdict can reach"),
+        "AF410": ("warning", "what is dropped between split and join leaves its partner without one"),
+        "AF412": ("warning", "a time limit can't be kept"),
+        "AF501": ("warning", "branches that meet again may wait for each other"),
+        "AF502": ("error", "a join may wait for an event that can't come any more: its limit is too small"),
+        "AF503": ("warning", "it is not proved that a loop can't overflow"),
+    }
+)
+"""What each code says, and whether the graph may run all the same."""

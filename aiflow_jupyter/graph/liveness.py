@@ -1,0 +1,163 @@
+"""Liveness: whether a graph can come to a stop with events in it, as far as that can be known before it runs.
+
+Three things can stop a graph that has no cycle but those of feedback edges:
+
+- A join waits for a partner that is behind an event which it can't take in. It can't be where the join may keep as
+  many events as one branch can be ahead of another (`bounds.skew`). Where it keeps less, that is an error.
+- A merge that gives its inputs in the order of the source waits for one branch while the others fill up: likewise.
+- More comes back over a feedback edge than it holds, which fails the run. It can't where an event that enters the
+  loop comes back at most once and `limit` is at least what the loop's nodes can own; elsewhere it is a warning.
+
+At run time, an exact detector names the cycle of a deadlock.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from aiflow_jupyter.graph.bounds import branches_of, held, skews_of
+from aiflow_jupyter.graph.review import Review
+from aiflow_jupyter.graph.shape import Weights
+
+
+def check_liveness(review: Review) -> None:
+    """Check joins, ordered merges and loops of a graph whose structure is sound."""
+    _joins(review)
+    _merges(review)
+    _loops(review)
+
+
+def _joins(review: Review) -> None:
+    for node, needed in skews_of(review.spec, review.shape, review.signatures).items():
+        if node in review.doubtful:
+            continue
+        spec = review.spec.nodes[node]
+        limit, policy = spec.args.get("limit"), spec.policy
+        for kept, path, words in (
+            (limit, ("nodes", node, "args", "limit"), f"limit={limit}"),
+            (policy.hold, ("nodes", node, "policy", "hold"), f"hold={policy.hold}"),
+        ):
+            if isinstance(kept, int) and kept < needed:
+                review.found(
+                    f"node {node!r}: one branch can be {needed:,} events ahead of another, and {words} keeps fewer: "
+                    "the one that has to come can then no more",
+                    "AF502",
+                    path,
+                    f"{words.partition('=')[0]}={needed}, or smaller queues and fewer workers on the branches",
+                )
+
+
+def _merges(review: Review) -> None:
+    shape = review.shape
+    weights: Weights | None = None
+    for node, spec in review.spec.nodes.items():
+        signature = review.sure(node)
+        if signature is None or spec.args.get("order") != "source" or len(shape.into[node]) < 2:
+            continue
+        if weights is None:
+            weights = Weights(shape, {name: each.policy.bound for name, each in review.spec.nodes.items()})
+        sides = [shape.ancestors[shape.edges[index].source] for index in shape.into[node]]
+        meeting = any(one & other for one, other in pairwise(sides))
+        needed = 1 + max(weights.sum(branch) for branch in branches_of(shape, node))
+        if meeting and held(spec, signature) < needed:
+            review.found(
+                f"node {node!r} gives its inputs in the order of the source, and they come from one split: while it "
+                f"waits for one branch, another can be {needed:,} events ahead, of which it keeps "
+                f"{held(spec, signature):,}",
+                "AF501",
+                ("nodes", node),
+                f"[hold={needed}], or order=arrival, or smaller queues on the branches",
+            )
+
+
+def _loops(review: Review) -> None:
+    """Check that a loop can't send back more than its feedback edges hold.
+
+    Where everything enters at the one head, and comes back at most once, the loop never has more events than its nodes
+    can own: a head takes new ones only while none waits to come back. So a `limit` of that many is enough.
+    """
+    shape = review.shape
+    weights: Weights | None = None
+    for loop in shape.loops:
+        nodes = shape.members(loop)
+        back = [i for i in shape.feedback if _inside(review, i, loop)]
+        heads = list(dict.fromkeys(shape.edges[index].target for index in back))
+        head = heads[0]
+        if weights is None:
+            weights = _owned(review)
+        policy = review.spec.nodes[head].policy
+        inside = weights.sum(loop) - policy.queue
+        least = min(back, key=lambda index: _limit(review, index))
+        edge, limit = shape.edges[least], _limit(review, least)
+        why, hint = (
+            _grows(review, nodes, head, back),
+            "gather it before it goes back, or give limit= what may come",
+        )
+        if len(heads) > 1:
+            why, hint = f"it has several heads, {' and '.join(map(repr, heads[:5]))}", "lead all feedback to one node"
+        elif not why and limit < inside:
+            why = f"its nodes can own {inside:,} events, which may all come back while {head!r} is busy"
+            hint = f"limit={inside}, or smaller queues and fewer workers in the loop"
+        if why:
+            review.found(
+                f"it is not proved that the loop {edge.source} -> {edge.target} keeps within limit={limit}: {why}; "
+                "an overflow of a feedback edge fails the run",
+                "AF503",
+                ("edges", least),
+                hint,
+            )
+
+
+def _inside(review: Review, index: int, loop: int) -> bool:
+    edge, bit = review.shape.edges[index], review.shape.bit
+    return bool(loop & bit[edge.source]) and bool(loop & bit[edge.target])
+
+
+def _limit(review: Review, index: int) -> int:
+    feedback = review.shape.edges[index].feedback
+    return feedback.limit if feedback is not None else 0
+
+
+def _owned(review: Review) -> Weights:
+    """What each node can own."""
+    spec = review.spec
+    return Weights(
+        review.shape,
+        {node: each.policy.bound + held(each, review.sure(node), 0) for node, each in spec.nodes.items()},
+    )
+
+
+def _grows(review: Review, nodes: list[str], head: str, back: list[int]) -> str:
+    """Why more may go round a loop than enters at its head; empty where it can't.
+
+    Copies of one event are counted on all ways; `many` results make a stream of one event, which a `gathered` one turns
+    back into one.
+    """
+    shape, spec = review.shape, review.spec
+    inputs = set(spec.inputs())
+    members = set(nodes)
+    copies = {head: 1}
+    streams: dict[str, str] = {}  # the nodes that give a stream for one event, with what made it
+    for node in (each for each in shape.order if each in members):
+        edges = [shape.edges[index] for index in shape.into[node] if index not in shape.closing]
+        if node != head and (node in spec.inject or node in inputs or any(e.source not in members for e in edges)):
+            return f"events also enter it at {node!r}"
+        sources = [edge.source for edge in edges if edge.source in copies]
+        signature = review.signature(node)
+        if node != head:
+            numbers = [copies[source] for source in sources] or [0]
+            copies[node] = max(numbers) if signature is not None and signature.pairs else min(sum(numbers), 2)
+        made = next((streams[source] for source in sources if source in streams), "")
+        results = review.results(node)
+        if results == "many":
+            made = made or node
+        elif results == "gathered":
+            made = ""
+        if made:
+            streams[node] = made
+    for index in back:
+        if (source := shape.edges[index].source) in streams:
+            return f"{streams[source]!r} gives many for one"
+    if sum(copies[shape.edges[index].source] for index in back) > 1:
+        return "one event comes back by several ways"
+    return ""
