@@ -29,3 +29,9 @@ class HpcError(ProviderError):
     """The cluster could not answer."""
 
     code = "AF985"
+
+
+class ResultLost(HpcError):
+    """The control plane took the job and can't tell how it ends; what the relay brings still counts."""
+
+    code = "AF995"

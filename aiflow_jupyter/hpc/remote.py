@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from aiflow_jupyter.errors import AiflowError
 from aiflow_jupyter.hpc import worker
-from aiflow_jupyter.hpc.errors import HpcError
+from aiflow_jupyter.hpc.errors import HpcError, ResultLost
 from aiflow_jupyter.hpc.fates import job_failed, said_by_worker, without_answer
 from aiflow_jupyter.hpc.modelserver import LOADING
 from aiflow_jupyter.hpc.task import Result, Task, plain_line, seal_task, unpack_result
@@ -290,6 +290,9 @@ class RemoteStream:
             problem = future.exception(timeout=0)
         except CancelledError as cancelled:
             problem = cancelled
+        if isinstance(problem, ResultLost) and self._consumer is not None and self._lost is None:
+            self._future, self._state = None, self._state or problem.message  # the stream tells its own end
+            return
         if problem is not None:
             if late:
                 raise problem if isinstance(problem, AiflowError) else job_failed(problem)
@@ -320,6 +323,8 @@ class RemoteStream:
 
     def _may_be_completed(self, lost: RelayError) -> bool:
         """Whether the job's result can still bring what the relay did not."""
+        if self._future is None:
+            return False
         patience = self._timeouts.rest if isinstance(lost, _REST) else _GRACE if isinstance(lost, PeerLost) else 0.0
         return self._now() - self._lost_at < patience
 
