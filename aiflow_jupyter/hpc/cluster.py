@@ -11,8 +11,10 @@ CONFIG: Final = f"""\
 # Workers only carry tokens: many fit on one CPU node, and the GPU is the model server's.
 # Once, on the cluster, with its Python 3.11 or later:
 #   pip install --user {" ".join(f"'{need}'" for need in NEEDS)}
-#   aiflow worker --bundle ~/.aiflow/aiflow-worker.pyz     (or copy that file there)
 #   aiflow keys worker                                      (its public line goes into aiflow.toml: worker_key)
+#   aiflow worker --bundle ~/.aiflow/aiflow-worker.pyz
+# Where `aiflow` is not installed there, make both elsewhere (`aiflow keys worker --file worker.key`) and copy them into
+# ~/.aiflow; the key needs mode 0600. After a new bundle, start the endpoint again.
 engine:
   type: GlobusComputeEngine
   max_workers_per_node: 32
