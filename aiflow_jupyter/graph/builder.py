@@ -64,7 +64,7 @@ def _held(value: Any, named: list[tuple[str, Any]]) -> Any:
 
 
 def _name(value: Any) -> str:
-    name = getattr(value, "__name__", type(value).__name__)
+    name = value.name if isinstance(value, Flow) else getattr(value, "__name__", type(value).__name__)
     return name if isinstance(name, str) and name.isidentifier() else f"function_{id(value):x}"
 
 

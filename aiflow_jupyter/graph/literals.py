@@ -18,7 +18,7 @@ WORDS: Final = {"true": True, "false": False, "null": None, "True": True, "False
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
 _DIGITS = {"x": 2, "u": 4, "U": 8}
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\", '"': '"', "'": "'"}
-_ESCAPES = {character: f"\\{letter}" for letter, character in _ESCAPED.items() if character != "'"}
+_ESCAPES = {character: f"\\{letter}" for letter, character in _ESCAPED.items() if character not in "'\0"}
 
 
 def text(source: str) -> str:
@@ -69,7 +69,7 @@ def is_bare(value: object) -> bool:
 
 
 def quoted(value: str) -> str:
-    """A text in double quotes, with an escape for what would end it, break its line or not be seen."""
+    """A text in double quotes, as Python reads it too, with escapes for what would end it or not be seen."""
     return f'"{"".join(map(_escaped, value))}"'
 
 
