@@ -48,8 +48,8 @@ def worker(bundle: Path | None, *, print_config: bool, print_slurm: bool) -> Non
 def worker_key(file: Path | None) -> None:
     """Make this worker's key pair, once, and print its public key; the private one stays in a file of mode 0600."""
     from aiflow_jupyter.hpc.worker import KEY_FILE
-    from aiflow_jupyter.relay.private import EMPTY, write_private
     from aiflow_jupyter.relay.crypto import WorkerKey
+    from aiflow_jupyter.relay.private import EMPTY, write_private
 
     try:
         path = (file or Path(KEY_FILE)).expanduser()
