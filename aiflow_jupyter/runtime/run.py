@@ -359,8 +359,9 @@ class Run:
 
     @property
     def still_running(self) -> list[str]:
-        """Nodes whose code runs on although the run is over: threads that have not returned, code that won't stop."""
-        threads = [node for node, threads in self._threads.items() if threads.running]
+        """Nodes whose code runs on although its result is not waited for any more: the run is over, or it timed out."""
+        over = self.state not in ("ready", "running")
+        threads = [node for node, each in self._threads.items() if (each.running if over else each.abandoned)]
         return threads + [node for node in self._hung if node not in threads]
 
     @property

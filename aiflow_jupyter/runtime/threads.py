@@ -35,6 +35,8 @@ class NodeThreads:
         self._context = contextvars.copy_context()
         self._lock = threading.Lock()
         self._running = 0
+        self._calls: set[asyncio.Future[Any]] = set()
+        self._freed: asyncio.Event | None = None
         self._alive = 0
         self._closed = False
         self._last: Callable[[], Any] | None = None
@@ -49,9 +51,28 @@ class NodeThreads:
             with self._lock:
                 self._alive += 1
             thread.start()
+        self._calls.add(future)
         context = self._context.copy()
         self._tasks.put((lambda: context.run(function, *arguments, **named), future))
         return future
+
+    async def free(self) -> None:
+        """Wait for a thread that is in no call; one whose result nobody waits for any more is in one all the same."""
+        while len(self._calls) >= self._workers:
+            self._freed = self._freed or asyncio.Event()
+            await self._freed.wait()
+
+    @property
+    def abandoned(self) -> int:
+        """How many calls go on although nobody waits for them any more."""
+        return sum(future.cancelled() for future in self._calls)
+
+    def _returned(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        self._calls.discard(future)
+        if self._freed is not None:
+            self._freed.set()
+            self._freed = None
+        _settle(future, result, error)
 
     @property
     def running(self) -> int:
@@ -101,7 +122,10 @@ class NodeThreads:
         while (task := self._tasks.get()) is not None:
             call, future = task
             with self._lock:  # after `close` a call is either counted as running or never starts
-                if self._closed or future.cancelled():
+                if self._closed:
+                    continue
+                if future.cancelled():
+                    self._loop.call_soon_threadsafe(self._returned, future, None, None)
                     continue
                 self._running += 1
             try:
@@ -114,7 +138,7 @@ class NodeThreads:
             if self._closed:
                 return
             try:
-                self._loop.call_soon_threadsafe(_settle, future, result, error)
+                self._loop.call_soon_threadsafe(self._returned, future, result, error)
             except RuntimeError:  # the loop is closed: nobody waits any more
                 return
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph.shape import Shape
 from aiflow_jupyter.graph.signatures import OperatorSignature
 from aiflow_jupyter.graph.spec import GraphSpec
+from aiflow_jupyter.runtime.attempts import govern
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
 from aiflow_jupyter.runtime.cycle import Cycle
 from aiflow_jupyter.runtime.edges import Entrance, FeedbackEdge
@@ -20,6 +21,8 @@ from aiflow_jupyter.runtime.guardian import Guardian, Owner, Receiver
 from aiflow_jupyter.runtime.inline import CUT_EVERY, InlineGuardian
 from aiflow_jupyter.runtime.partitioned import PartitionedGuardian
 from aiflow_jupyter.runtime.scheduler import Scheduler
+from aiflow_jupyter.runtime.speculation import MOST_HELD, speculate
+from aiflow_jupyter.runtime.state import MOST_TOGETHER, keep
 from aiflow_jupyter.runtime.threads import NodeThreads
 from aiflow_jupyter.runtime.topology import between, cuts, loops
 from aiflow_jupyter.runtime.workers import WorkerGuardian
@@ -149,7 +152,35 @@ class _Wiring:
         if behaviour.mode in ("thread", "thread_iterate"):
             self.threads[node] = NodeThreads(node, policy.workers, self.scheduler.loop)
             behaviour = _threaded(behaviour, self.threads[node])
+        behaviour = keep(behaviour, node, policy, self._key(node))
+        behaviour = govern(
+            behaviour,
+            node,
+            policy,
+            functions=self.common.functions,
+            threads=self.threads.get(node),
+            retried=partial(self._retried, node),
+        )
+        if policy.effect == "speculative":
+            behaviour = speculate(behaviour, binding)
         return behaviour
+
+    def _key(self, node: str) -> Callable[[Event], Hashable] | None:
+        """What gives an event's key, where the node's state is partitioned."""
+        policy = self.spec.nodes[node].policy
+        if policy.state != "partitioned" or policy.key is None:
+            return None
+        function = self.common.functions.get(policy.key)
+        if function is None:
+            raise ConfigError(
+                f"node {node!r}: no function is called {policy.key!r}",
+                code="AF205",
+                hint="define it in a cell before, then run again",
+            )
+        return lambda event: cast("Hashable", function(event.payload))
+
+    def _retried(self, node: str) -> None:
+        self.guardians[node].retries += 1
 
     def _later(self, node: str, seconds: float, event: Event) -> Callable[[], None]:
         return Timer(self.guardians[node], seconds, event, self.timers).cancel
@@ -159,16 +190,18 @@ class _Wiring:
         policy = declared.policy
         signature = self._signature(node)
         kept = signature.holds(declared.args) if signature is not None else 0
-        if kept or policy.effect == "speculative":
+        if kept:
             kept = policy.hold or kept
+        if policy.effect == "speculative":
+            kept += policy.hold or MOST_HELD
+        if policy.state == "transactional" and behaviour.mode in ("iterate", "stream"):
+            kept += policy.hold or MOST_TOGETHER
         bound = policy.bound + kept + self.limits[node]
         if behaviour.mode in ON_LOOP:
             return InlineGuardian(node, behaviour, policy, self.scheduler, self.owner, bound, cut=cut)
-        if policy.state == "partitioned" and policy.key is not None:
-            key = self.common.functions[policy.key]
-            return PartitionedGuardian(
-                node, behaviour, policy, self.scheduler, self.owner, bound, key=lambda event: key(event.payload)
-            )
+        key = self._key(node)
+        if key is not None:
+            return PartitionedGuardian(node, behaviour, policy, self.scheduler, self.owner, bound, key=key)
         return WorkerGuardian(node, behaviour, policy, self.scheduler, self.owner, bound)
 
     # -- edges

@@ -1,0 +1,215 @@
+"""Attempts: how often and how long one event is tried, and what a repeated call is told.
+
+A call that fails is tried again before its first output, up to `retry` calls in all, after a pause that doubles from
+`backoff` seconds on, with jitter. After the first output it is tried again only under `restart`: a `restart` event
+tells everybody downstream to forget what came of that lineage. What a repeated call would do is its `effect`:
+
+    pure, speculative  it is simply repeated
+    idempotent         it is repeated with the same `idempotency_key`: conversation, node, lineage, sequence
+    non_idempotent     it is repeated only after `compensate(payload, error)` has undone the failed one
+
+A call that takes longer than `timeout` seconds of service is a failure like any other. A thread that it left behind
+keeps its place among the node's `workers` until it returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, Final
+
+from aiflow_jupyter.errors import RunError
+from aiflow_jupyter.events import Event
+from aiflow_jupyter.graph.policy import Policy
+from aiflow_jupyter.runtime.behaviour import Behaviour
+from aiflow_jupyter.runtime.threads import NodeThreads
+
+LONGEST_PAUSE_S: Final = 60.0
+
+
+def govern(
+    behaviour: Behaviour,
+    node: str,
+    policy: Policy,
+    *,
+    functions: Mapping[str, Any],
+    threads: NodeThreads | None,
+    retried: Callable[[], None],
+) -> Behaviour:
+    """A behaviour whose calls are tried as the policy says; itself where it asks for nothing.
+
+    Args:
+        behaviour: of a mode that runs on the loop (`thread` ones already changed).
+        node: names errors and keys.
+        policy: the node's policy.
+        functions: where `compensate` stands by its name.
+        threads: the node's threads, where its calls run in some.
+        retried: told of each further call.
+    """
+    tries = policy.retry
+    if policy.effect == "non_idempotent" and policy.compensate is None:
+        tries = 1
+    if "idempotency_key" in behaviour.extras:
+        behaviour = replace(behaviour, call=_keyed(behaviour.call, node), extras=behaviour.extras - {"idempotency_key"})
+    timeout = None if policy.effect == "speculative" else policy.timeout
+    if tries == 1 and timeout is None:
+        return behaviour
+    governor = _Governor(node, policy, tries, timeout, functions.get(policy.compensate or ""), threads, retried)
+    if behaviour.mode in ("inline", "await"):
+        once = _waiting(behaviour) if behaviour.mode == "inline" else behaviour.call
+        return replace(behaviour, mode="await", call=governor.awaited(once))
+    stream = _flowing(behaviour) if behaviour.mode == "iterate" else behaviour.call
+    return replace(behaviour, mode="stream", call=governor.streamed(stream))
+
+
+def _keyed(call: Callable[..., Any], node: str) -> Callable[..., Any]:
+    def keyed(event: Event, **extras: Any) -> Any:
+        key = f"{event.conversation}/{node}/{event.lineage}/{event.sequence}"
+        return call(event, idempotency_key=key, **extras)
+
+    return keyed
+
+
+def _waiting(behaviour: Behaviour) -> Callable[[Event], Awaitable[Any]]:
+    async def waiting(event: Event) -> Any:
+        return behaviour.call(event)
+
+    return waiting
+
+
+def _flowing(behaviour: Behaviour) -> Callable[[Event], AsyncGenerator[Event, None]]:
+    async def flowing(event: Event) -> AsyncGenerator[Event, None]:
+        for out in behaviour.call(event):
+            yield out
+
+    return flowing
+
+
+class _Governor:
+    """Tries the calls of one node."""
+
+    def __init__(
+        self,
+        node: str,
+        policy: Policy,
+        tries: int,
+        timeout: float | None,
+        compensate: Callable[..., Any] | None,
+        threads: NodeThreads | None,
+        retried: Callable[[], None],
+    ) -> None:
+        self.node = node
+        self.policy = policy
+        self.tries = tries
+        self.timeout = timeout
+        self.compensate = compensate
+        self.threads = threads
+        self.retried = retried
+
+    def awaited(self, call: Callable[[Event], Awaitable[Any]]) -> Callable[[Event], Awaitable[Any]]:
+        """A coroutine function, tried."""
+
+        async def tried(event: Event) -> Any:
+            out = None
+            async for attempt in self._attempts():
+                failure: Exception | None = None
+                await self._slot()
+                limit = asyncio.timeout(self.timeout)
+                try:
+                    async with limit:
+                        out = await call(event)
+                except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+                    failure = self._late(error, limit)
+                with attempt:
+                    await self._failed(event, failure, attempt.retry_state.attempt_number)
+            return out
+
+        return tried
+
+    def streamed(
+        self, call: Callable[[Event], AsyncGenerator[Event, None]]
+    ) -> Callable[[Event], AsyncGenerator[Event, None]]:
+        """An async generator function, tried until its first output, or restarted."""
+
+        async def tried(event: Event) -> AsyncGenerator[Event, None]:
+            last: Event | None = None
+            async for attempt in self._attempts():
+                failure: Exception | None = None
+                if last is not None:
+                    yield Event(
+                        "restart", None, last.conversation, self.node, last.sequence, last.time, last.lineage, last.meta
+                    )
+                    last = None
+                left = self.timeout
+                async with aclosing(call(event)) as stream:
+                    while True:
+                        await self._slot()
+                        started = asyncio.get_running_loop().time()
+                        limit = asyncio.timeout(left)
+                        try:
+                            async with limit:
+                                out = await anext(stream, None)
+                        except Exception as error:  # noqa: BLE001 - as above
+                            failure = self._late(error, limit)
+                            break
+                        if left is not None:
+                            left -= asyncio.get_running_loop().time() - started
+                        if out is None:
+                            break
+                        last = out
+                        yield out
+                if failure is not None and last is not None and not self.policy.restart:
+                    raise failure
+                with attempt:
+                    await self._failed(event, failure, attempt.retry_state.attempt_number)
+
+        return tried
+
+    def _attempts(self) -> Any:
+        import tenacity  # noqa: PLC0415 - only graphs that retry need it
+
+        return tenacity.AsyncRetrying(
+            stop=tenacity.stop_after_attempt(self.tries),
+            wait=tenacity.wait_exponential_jitter(self.policy.backoff, LONGEST_PAUSE_S, 2, self.policy.backoff / 2),
+            retry=tenacity.retry_if_exception(self._worth_it),
+            sleep=asyncio.sleep,
+            reraise=True,
+        )
+
+    def _worth_it(self, error: BaseException) -> bool:
+        """Whether an error is of those that are tried again."""
+        if not self.policy.retry_on:
+            return True
+        names = {each.__name__ for each in type(error).__mro__}
+        return not names.isdisjoint(self.policy.retry_on)
+
+    async def _failed(self, event: Event, failure: Exception | None, attempt: int) -> None:
+        """Raise a call's failure, after undoing it where it will be tried again."""
+        if failure is None:
+            return
+        if attempt < self.tries and self._worth_it(failure):
+            if self.compensate is not None:
+                undone = self.compensate(event.payload, failure)
+                if inspect.isawaitable(undone):
+                    await undone
+            self.retried()
+        raise failure
+
+    async def _slot(self) -> None:
+        """Wait for a thread that is free: one that was left behind keeps its place until it returns."""
+        if self.threads is not None:
+            await self.threads.free()
+
+    def _late(self, error: Exception, limit: asyncio.Timeout) -> Exception:
+        if isinstance(error, TimeoutError) and limit.expired():
+            late = RunError(
+                f"node {self.node!r}: no result within {self.timeout:g} s",
+                code="AF610",
+                hint="raise timeout=, or look at what the call waits for",
+            )
+            late.__cause__ = error
+            return late
+        return error
