@@ -5,8 +5,8 @@
     %%aiflow
     Why is the sky blue?
 
-In Python: `ask("Why is the sky blue?")`, and `Flow` with the operators `generate`, `map`, `filter`, `route`, `segment`
-and `sink`. Names are imported when first used, so that loading the extension is quick.
+In Python: `ask("Why is the sky blue?")`, and `Flow` with the operators. Names are imported when first used, so that
+loading the extension is quick.
 """
 
 from __future__ import annotations
@@ -19,12 +19,17 @@ if TYPE_CHECKING:
     from aiflow_jupyter.events import Event as Event
     from aiflow_jupyter.graph.builder import Flow as Flow
     from aiflow_jupyter.notebook.answer import Reply as Reply
+    from aiflow_jupyter.operators import classify as classify
     from aiflow_jupyter.operators import filter as filter  # noqa: A004
+    from aiflow_jupyter.operators import flat_map as flat_map
     from aiflow_jupyter.operators import generate as generate
     from aiflow_jupyter.operators import map as map  # noqa: A004
+    from aiflow_jupyter.operators import prompt as prompt
+    from aiflow_jupyter.operators import reduce as reduce
     from aiflow_jupyter.operators import route as route
     from aiflow_jupyter.operators import segment as segment
     from aiflow_jupyter.operators import sink as sink
+    from aiflow_jupyter.operators import window as window
     from aiflow_jupyter.runtime.run import Result as Result
 
 _HOMES = {
@@ -33,12 +38,17 @@ _HOMES = {
     "Flow": "graph.builder",
     "Reply": "notebook.answer",
     "Result": "runtime.run",
+    "classify": "operators",
     "filter": "operators",
+    "flat_map": "operators",
     "generate": "operators",
     "map": "operators",
+    "prompt": "operators",
+    "reduce": "operators",
     "route": "operators",
     "segment": "operators",
     "sink": "operators",
+    "window": "operators",
 }
 
 __all__ = [
@@ -49,13 +59,18 @@ __all__ = [
     "Result",
     "__version__",
     "ask",
+    "classify",
     "filter",
+    "flat_map",
     "generate",
     "map",
+    "prompt",
+    "reduce",
     "route",
     "run",
     "segment",
     "sink",
+    "window",
 ]
 
 

@@ -6,16 +6,49 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from aiflow_jupyter.graph.signatures import Signatures
-from aiflow_jupyter.operators.functions import FILTER, MAP, filter, map  # noqa: A004 - the operators' names
+from aiflow_jupyter.operators.classify import CLASSIFY, classify
+from aiflow_jupyter.operators.functions import FILTER, FLAT_MAP, MAP, filter, flat_map, map  # noqa: A004 - the operators' names
 from aiflow_jupyter.operators.generate import GENERATE, generate
+from aiflow_jupyter.operators.prompt import PROMPT, prompt
+from aiflow_jupyter.operators.reduce import REDUCE, reduce
 from aiflow_jupyter.operators.route import ROUTE, route
 from aiflow_jupyter.operators.segment import SEGMENT, segment
 from aiflow_jupyter.operators.sink import SINK, sink
+from aiflow_jupyter.operators.window import WINDOW, window
 from aiflow_jupyter.runtime.behaviour import Operator
 
 OPERATORS: Mapping[str, Operator] = MappingProxyType(
-    {operator.signature.name: operator for operator in (GENERATE, MAP, FILTER, ROUTE, SEGMENT, SINK)}
+    {
+        operator.signature.name: operator
+        for operator in (
+            GENERATE,
+            PROMPT,
+            MAP,
+            FILTER,
+            FLAT_MAP,
+            CLASSIFY,
+            ROUTE,
+            SEGMENT,
+            WINDOW,
+            REDUCE,
+            SINK,
+        )
+    }
 )
 SIGNATURES: Signatures = MappingProxyType({name: operator.signature for name, operator in OPERATORS.items()})
 
-__all__ = ["OPERATORS", "SIGNATURES", "filter", "generate", "map", "route", "segment", "sink"]
+__all__ = [
+    "OPERATORS",
+    "SIGNATURES",
+    "classify",
+    "filter",
+    "flat_map",
+    "generate",
+    "map",
+    "prompt",
+    "reduce",
+    "route",
+    "segment",
+    "sink",
+    "window",
+]

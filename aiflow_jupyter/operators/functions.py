@@ -1,35 +1,47 @@
-"""`map`, `filter`: the user's functions as nodes.
+"""`map`, `filter`, `flat_map`: the user's functions as nodes.
 
     clean = map(tidy)
     safe  = filter(no_secrets)   [workers=2]
+    words = flat_map(split)      # def split(text): yield from text.split()
+    same  = tidy                 # a function's name stands for map(tidy), or flat_map(tidy) where it yields
 
-A plain `def` runs in the node's own threads, so that a `time.sleep` or a request in it does not freeze the loop; an
-`async def` runs on the loop; `inline=true` runs a cheap plain function on the loop. The function is given the payload,
-or the whole event when its first parameter is annotated `Event`.
+A plain `def`, and each step of a generator, runs in the node's own threads, so that a `time.sleep` or a request in it
+does not freeze the loop; `async def` runs on the loop; `inline=true` runs a cheap plain function on the loop. The
+function is given the payload, or the whole event when its first parameter is annotated `Event`; a further parameter
+called `state` is given the node's state, one called `idempotency_key` the same text for every try of one event.
+
+What `map` returns takes the place of the payload: None drops the event, text stays the kind of text that it was, an
+`Event` keeps its kind, payload and meta. `flat_map` does so with each item that its function yields, or of the iterable
+that it returns, and numbers them per lineage.
 """
 
 from __future__ import annotations
 
 import inspect
-import typing
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from aiflow_jupyter.errors import ConfigError
-from aiflow_jupyter.events import DATA, Event
+from aiflow_jupyter.errors import ConfigError, RunError
+from aiflow_jupyter.events import DATA, TEXT, Event
+from aiflow_jupyter.graph import hints
 from aiflow_jupyter.graph.builder import OperatorCall, call
-from aiflow_jupyter.graph.signatures import OperatorSignature, Parameter
-from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
+from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
+from aiflow_jupyter.operators.numbering import Numbers
+from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Mode, Operator
 
 _PARAMETERS = (Parameter("function", "function", required=True), Parameter("inline", "boolean"))
 
 
-def _on_loop(args: Mapping[str, Any]) -> bool:
+def inlined(args: Args) -> bool:
+    """Whether a plain function is to run on the loop, one event at a time."""
     return args.get("inline") is True
 
 
-MAP_SIGNATURE = OperatorSignature("map", _PARAMETERS, single=_on_loop)
-FILTER_SIGNATURE = OperatorSignature("filter", _PARAMETERS, single=_on_loop)
+MAP_SIGNATURE = OperatorSignature("map", _PARAMETERS, single=inlined, results="some", returns="function")
+FILTER_SIGNATURE = OperatorSignature("filter", _PARAMETERS, single=inlined, results="some")
+FLAT_MAP_SIGNATURE = OperatorSignature("flat_map", _PARAMETERS, single=inlined, results="many", returns="function")
 
 
 def map(function: Callable[..., Any], *, inline: bool | None = None) -> OperatorCall:  # noqa: A001 - the operator's name
@@ -52,10 +64,96 @@ def filter(function: Callable[..., Any], *, inline: bool | None = None) -> Opera
     return call("filter", function=function, inline=inline)
 
 
+def flat_map(function: Callable[..., Any], *, inline: bool | None = None) -> OperatorCall:
+    """Replace each payload by all that the function yields for it (or by the items that it returns), as they come.
+
+    Args:
+        function: takes a payload (or an `Event`); a generator, or a function that returns an iterable; may be `async`.
+        inline: run a plain function, and each step of it, on the loop: only for cheap ones.
+    """
+    return call("flat_map", function=function, inline=inline)
+
+
+def operator_of(function: Callable[..., Any]) -> Literal["map", "flat_map"]:
+    """Which operator a function's bare name stands for: `flat_map` if it yields, else `map`."""
+    return "flat_map" if hints.read(function).yields else "map"
+
+
+# -- a user's function, as nodes call it
+
+
+@dataclass(frozen=True, slots=True)
+class UserFunction:
+    """A function of the user's, found by its name.
+
+    Attributes:
+        name: as written in the graph.
+        function: itself.
+        event: it is given the whole `Event`.
+        awaits: it is a coroutine or asynchronous generator function.
+        yields: it is a generator function.
+        extras: which of `state` and `idempotency_key` it takes besides.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    event: bool
+    awaits: bool
+    yields: bool
+    extras: frozenset[str]
+
+    def __call__(self, event: Event, extras: Mapping[str, Any]) -> Any:
+        """Call it for one event."""
+        return self.function(event if self.event else event.payload, **extras)
+
+
+def named(name: str, binding: Binding) -> Callable[..., Any]:
+    """The function of that name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    function = binding.functions.get(name)
+    if function is None or not callable(function):
+        raise ConfigError(
+            f"node {binding.node!r}: no function is called {name!r}",
+            code="AF205",
+            hint="define it in a cell before, then run again",
+        )
+    found: Callable[..., Any] = function
+    return found
+
+
+def user_function(name: str, binding: Binding) -> UserFunction:
+    """The function of that name, for a node that calls it with one event.
+
+    Raises:
+        ConfigError: there is none, or it can't be called with one value.
+    """
+    function = named(name, binding)
+    known = hints.read(function)
+    if known.problem:
+        raise ConfigError(
+            f"node {binding.node!r}: {name!r} can't be called with one value: {known.problem}",
+            code="AF303",
+            hint="give its other parameters defaults",
+        )
+    first = next(iter(_parameters(function)), None)
+    extras = (known.parameters & hints.EXTRAS) - {first}
+    return UserFunction(name, function, known.event, known.awaits, known.yields, extras)
+
+
+def _parameters(function: Callable[..., Any]) -> Iterable[str]:
+    try:
+        return inspect.signature(function).parameters
+    except Exception:  # noqa: BLE001 - builtins have none that can be read, an object may fail in any way
+        return ()
+
+
 def user_behaviour(
     name: str, binding: Binding, finish: Callable[[Event, Any], Event | None], *, inline: bool = False
 ) -> Behaviour:
-    """The behaviour of a node around a user's function.
+    """The behaviour of a node around a user's function that returns.
 
     Args:
         name: the function's name among `binding.functions`.
@@ -64,75 +162,155 @@ def user_behaviour(
         inline: run a plain function on the loop.
 
     Raises:
-        ConfigError: no such function, or it is a generator.
+        ConfigError: no such function, or it can't be called with one value, or it is a generator.
     """
-    function = binding.functions.get(name)
-    if function is None:
+    user = user_function(name, binding)
+    if user.yields:
         raise ConfigError(
-            f"node {binding.node!r}: no function is called {name!r}",
-            code="AF205",
-            hint="define it in a cell before, then run again",
+            f"node {binding.node!r}: {name!r} yields; here a function has to return",
+            code="AF303",
+            hint=f"{binding.node} = flat_map({name}) gives each item that it yields",
         )
-    if calls(function, inspect.isgeneratorfunction) or calls(function, inspect.isasyncgenfunction):
-        raise ConfigError(
-            f"node {binding.node!r}: {name!r} yields; this version takes functions that return", code="AF303"
-        )
-    whole = wants_event(function)
 
-    if calls(function, inspect.iscoroutinefunction):
+    def settled(event: Event, result: Any) -> Event | None:
+        if inspect.isgenerator(result) or inspect.iscoroutine(result) or inspect.isasyncgen(result):
+            if not inspect.isasyncgen(result):
+                result.close()
+            raise RunError(
+                f"{name!r} returned a {type(result).__name__.replace('_', ' ')}, not a value",
+                code="AF303",
+                hint=f"flat_map({name}) takes what yields; for what awaits, write async def",
+            )
+        return finish(event, result)
 
-        async def on_loop(event: Event) -> Event | None:
-            return finish(event, await function(event if whole else event.payload))
+    if user.awaits:
 
-        return Behaviour("await", on_loop)
+        async def on_loop(event: Event, **extras: Any) -> Event | None:
+            return settled(event, await user(event, extras))
 
-    def plain(event: Event) -> Event | None:
-        return finish(event, function(event if whole else event.payload))
+        return Behaviour("await", on_loop, extras=user.extras)
 
-    return Behaviour("inline" if inline else "thread", plain)
+    def plain(event: Event, **extras: Any) -> Event | None:
+        return settled(event, user(event, extras))
 
-
-def calls(function: Callable[..., Any], kind: Callable[[Any], bool]) -> bool:
-    """Whether calling `function` calls a function of a kind; looks into partials and into objects with `__call__`."""
-    return kind(function) or kind(type(function).__call__)
-
-
-def wants_event(function: Callable[..., Any]) -> bool:
-    """Whether the function's first parameter is annotated `Event`."""
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-        hints = typing.get_type_hints(function if inspect.isroutine(function) else type(function).__call__)
-    except Exception:  # noqa: BLE001 - an annotation may be any expression, and fail in any way
-        return False
-    return bool(parameters) and hints.get(parameters[0].name) is Event
+    return Behaviour("inline" if inline else "thread", plain, extras=user.extras)
 
 
 def result_of(event: Event, result: Any) -> Event | None:
-    """What a `map` emits: None drops, an `Event` is taken as it is, text stays text, the rest is a `value`."""
+    """What a `map` emits: None drops, an `Event` keeps what it says, text stays text, the rest is a `value`.
+
+    Raises:
+        RunError: it is a control event.
+    """
     if result is None:
         return None
     if isinstance(result, Event):
         if result.kind not in DATA:
-            raise TypeError(f"a function may not return a control event ({result.kind})")
-        return result
-    if isinstance(result, str) and event.kind in ("token", "chunk"):
+            raise RunError(f"a function may not return a control event ({result.kind})", code="AF303")
+        if result.lineage:
+            return result
+        made = event.derive(result.payload, result.kind)
+        made.meta = result.meta or event.meta
+        return made
+    if isinstance(result, str) and event.kind in TEXT:
         return event.derive(result)
     return event.derive(result, "value")
+
+
+# -- the operators
+
+
+def bind_map(args: Args, binding: Binding) -> Behaviour:
+    """The behaviour of `map`."""
+    return user_behaviour(args["function"], binding, result_of, inline=inlined(args))
+
+
+def bind_filter(args: Args, binding: Binding) -> Behaviour:
+    """The behaviour of `filter`."""
+    return user_behaviour(args["function"], binding, _kept, inline=inlined(args))
 
 
 def _kept(event: Event, result: Any) -> Event | None:
     return event if result else None
 
 
-def bind_map(args: Mapping[str, Any], binding: Binding) -> Behaviour:
-    """The behaviour of `map`."""
-    return user_behaviour(args["function"], binding, result_of, inline=args.get("inline", False))
+def bind_flat_map(args: Args, binding: Binding) -> Behaviour:
+    """The behaviour of `flat_map`."""
+    each = _Each(user_function(args["function"], binding), binding.node)
+    if each.user.awaits:
+        return Behaviour("stream", each.stream, control=each.control, extras=each.user.extras)
+    mode: Mode = "iterate" if inlined(args) else "thread_iterate"
+    return Behaviour(mode, each.steps, control=each.control, extras=each.user.extras)
 
 
-def bind_filter(args: Mapping[str, Any], binding: Binding) -> Behaviour:
-    """The behaviour of `filter`."""
-    return user_behaviour(args["function"], binding, _kept, inline=args.get("inline", False))
+class _Each:
+    """Gives every item of what a function yields or returns, numbered."""
+
+    def __init__(self, user: UserFunction, node: str) -> None:
+        self.user = user
+        self._node = node
+        self._numbers = Numbers()
+
+    def steps(self, event: Event, **extras: Any) -> Iterator[Event]:
+        results = _items(self.user, self.user(event, extras))
+        try:
+            for result in results:
+                if (out := self._output(event, result)) is not None:
+                    yield out
+        finally:
+            if inspect.isgenerator(results):
+                results.close()
+
+    async def stream(self, event: Event, **extras: Any) -> AsyncGenerator[Event, None]:
+        async with aclosing(_arriving(self.user, event, extras)) as results:
+            async for result in results:
+                if (out := self._output(event, result)) is not None:
+                    yield out
+
+    def control(self, event: Event) -> Iterator[Event]:
+        if event.kind in ("finish", "restart"):
+            self._numbers.forget(event.lineage)
+        if event.kind != "end":
+            yield event
+
+    def _output(self, event: Event, result: Any) -> Event | None:
+        made = result_of(event, result)
+        if made is None:
+            return None
+        number = self._numbers.take(event.lineage)
+        return Event(
+            made.kind, made.payload, event.conversation, self._node, number, event.time, event.lineage, made.meta
+        )
+
+
+async def _arriving(user: UserFunction, event: Event, extras: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
+    """What an asynchronous function yields, or the items of what it returns."""
+    if not user.yields:
+        for result in _items(user, await user(event, extras)):
+            yield result
+        return
+    results: AsyncIterator[Any] = user(event, extras)
+    try:
+        async for result in results:
+            yield result
+    finally:
+        if inspect.isasyncgen(results):
+            await results.aclose()
+
+
+def _items(user: UserFunction, result: Any) -> Iterable[Any]:
+    """The items of what a function returned; none where that is None."""
+    if result is None:
+        return ()
+    if isinstance(result, (str, bytes, Mapping)) or not isinstance(result, Iterable):
+        raise RunError(
+            f"{user.name!r} returned {type(result).__name__}; flat_map gives each item of a list or of what is yielded",
+            code="AF303",
+            hint="return a list, or yield",
+        )
+    return result
 
 
 MAP = Operator(MAP_SIGNATURE, bind_map)
 FILTER = Operator(FILTER_SIGNATURE, bind_filter)
+FLAT_MAP = Operator(FLAT_MAP_SIGNATURE, bind_flat_map)

@@ -4,78 +4,81 @@
     lane.answer    -> speech
     lane.reasoning -> notes
 
+    kind = classify(patterns=(question="[?]$", greeting="(?i)^(hi|hello)"))
+    lane = route(by="label")
+    kind -> lane
+    lane.question -> ask
+    lane.else     -> notes
+
 Events without a connected port leave by `else`, or are counted `unrouted` where that is not connected either.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from aiflow_jupyter.errors import ConfigError, RunError
-from aiflow_jupyter.events import Event
+from aiflow_jupyter.events import DATA, Event
 from aiflow_jupyter.graph.builder import OperatorCall, call
-from aiflow_jupyter.graph.signatures import OperatorSignature, Parameter
-from aiflow_jupyter.operators.functions import calls, wants_event
+from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
+from aiflow_jupyter.operators.functions import user_function
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
 
+_PORTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "phase": ("answer", "reasoning", "else"),
+    "kind": (*sorted(DATA), "else"),
+}
 
-def _ports(args: Mapping[str, Any]) -> tuple[str, ...] | None:
-    return ("answer", "reasoning", "else") if args.get("by") == "phase" else None
+
+def _ports(args: Args) -> tuple[str, ...] | None:
+    return _PORTS.get(args.get("by", ""))
 
 
 SIGNATURE = OperatorSignature(
     "route",
-    (Parameter("by", "choice_or_function", choices=("phase", "kind"), required=True),),
+    (Parameter("by", "choice_or_function", choices=("phase", "kind", "label"), required=True, plain=True),),
     ports=_ports,
     single=lambda _args: True,
 )
 
 
-def route(by: str | Callable[..., str]) -> OperatorCall:
+def route(by: str | Callable[..., Any]) -> OperatorCall:
     """Send each event out by one of several ports.
 
     Args:
-        by: `"phase"` (ports `answer`, `reasoning`), `"kind"` (a port per kind of event), or a cheap plain function
-            that returns the port's name for a payload; it runs on the loop.
+        by: `"phase"` (ports `answer`, `reasoning`), `"kind"` (a port for each data kind), `"label"` (a port for each
+            label that a `classify` before it gives), or a cheap plain function that returns the port's name for a
+            payload (or an `Event`); it runs on the loop. What has no port of its own leaves by `else`.
     """
     return call("route", by=by)
 
 
-def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
-    """The behaviour of `route`."""
+def bind(args: Args, binding: Binding) -> Behaviour:
+    """The behaviour of `route`.
+
+    Raises:
+        ConfigError: no such function, or it is no plain one.
+    """
     by = args["by"]
     if by == "phase":
         return Behaviour("inline", _by_phase, routes=True)
     if by == "kind":
         return Behaviour("inline", _by_kind, routes=True)
-    function = binding.functions.get(by)
-    if function is None:
-        raise ConfigError(
-            f"node {binding.node!r}: no function is called {by!r}",
-            code="AF205",
-            hint="define it in a cell before, then run again",
-        )
-    if any(calls(function, kind) for kind in (inspect.iscoroutinefunction, inspect.isgeneratorfunction)):
+    if by == "label":
+        return Behaviour("inline", _by_label, routes=True)
+    user = user_function(by, binding)
+    if user.awaits or user.yields:
         raise ConfigError(
             f"node {binding.node!r}: route calls {by!r} on the loop, so it has to be a plain function",
             code="AF303",
             hint="have a map before it look up what it needs",
         )
-    whole = wants_event(function)
 
-    def by_function(event: Event) -> tuple[str, Event]:
-        port = str(function(event if whole else event.payload))
-        if port == "error":
-            raise RunError(
-                f"{by!r} returned 'error', which is the port of the node's own failures",
-                code="AF303",
-                hint="give the lane another name",
-            )
-        return port, event
+    def by_function(event: Event, **extras: Any) -> tuple[str, Event]:
+        return _named(user(event, extras), event, f"{by!r} returned 'error'")
 
-    return Behaviour("inline", by_function, routes=True)
+    return Behaviour("inline", by_function, routes=True, extras=user.extras)
 
 
 def _by_phase(event: Event) -> tuple[str, Event]:
@@ -84,6 +87,19 @@ def _by_phase(event: Event) -> tuple[str, Event]:
 
 def _by_kind(event: Event) -> tuple[str, Event]:
     return event.kind, event
+
+
+def _by_label(event: Event) -> tuple[str, Event]:
+    return _named(event.meta.get("label"), event, "an event has the label 'error'")
+
+
+def _named(port: Any, event: Event, said: str) -> tuple[str, Event]:
+    name = "else" if port is None else str(port)
+    if name == "error":
+        raise RunError(
+            f"{said}, which is the port of the node's own failures", code="AF303", hint="give the lane another name"
+        )
+    return name, event
 
 
 ROUTE = Operator(SIGNATURE, bind)

@@ -4,26 +4,29 @@ speech = sink(function=speak)                 # called with each payload, in the
 notes  = sink(jsonl="reasoning.jsonl")        # one JSON object per event
 answer = sink(var="answer")                   # collected into the run's result
 shown  = sink(display=true)                   # streamed under the cell
+
+What turned out void (`restart`, `retract`) is taken out of a variable; to a file a line is added that says so; the
+display is told by the event. A function is not called for it: what it did can't be undone.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph.builder import OperatorCall, call
-from aiflow_jupyter.graph.signatures import OperatorSignature, Parameter
+from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
 from aiflow_jupyter.operators.functions import user_behaviour
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Collected, Operator
 
 
-def _on_loop(args: Mapping[str, Any]) -> bool:
+def _on_loop(args: Args) -> bool:
     return "jsonl" not in args and ("function" not in args or args.get("inline") is True)
 
 
@@ -65,16 +68,38 @@ def sink(
     )
 
 
-def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
+def bind(args: Args, binding: Binding) -> Behaviour:
     """The behaviour of `sink`."""
     if "function" in args:
         return user_behaviour(args["function"], binding, lambda _event, _result: None, inline=args.get("inline", False))
     if "jsonl" in args:
         return _jsonl(Path(args["jsonl"]), binding)
     if "var" in args:
-        return Behaviour("inline", binding.variables.setdefault(args["var"], Collected()).take)
-    show = binding.show
-    return Behaviour("inline", show or (lambda _event: None))
+        return _collecting(binding.variables.setdefault(args["var"], Collected()))
+    return _showing(binding.show or (lambda _event: None))
+
+
+VOID: Final = ("restart", "retract")
+
+
+def _collecting(collected: Collected) -> Behaviour:
+    def control(event: Event) -> Iterator[Event]:
+        if event.kind in VOID:
+            collected.discard(event.lineage)
+        if event.kind != "end":
+            yield event
+
+    return Behaviour("inline", collected.take, control=control)
+
+
+def _showing(show: Callable[[Event], None]) -> Behaviour:
+    def control(event: Event) -> Iterator[Event]:
+        if event.kind in VOID:
+            show(event.derive(None))
+        if event.kind != "end":
+            yield event
+
+    return Behaviour("inline", show, control=control)
 
 
 def _jsonl(path: Path, binding: Binding) -> Behaviour:
@@ -93,15 +118,8 @@ def _jsonl(path: Path, binding: Binding) -> Behaviour:
         return opened[0]
 
     def write(event: Event) -> None:
-        row = {
-            "kind": event.kind,
-            "payload": event.payload,
-            "source": event.source,
-            "sequence": event.sequence,
-            "lineage": event.lineage,
-            "phase": event.phase,
-        }
-        line = json.dumps(row, ensure_ascii=False, default=_plain) + "\n"
+        about = event.payload.event if isinstance(event.payload, _Told) else event
+        line = json.dumps(_row(about), ensure_ascii=False, default=_plain) + "\n"
         with alone:
             file().write(line)
             file().flush()
@@ -111,7 +129,36 @@ def _jsonl(path: Path, binding: Binding) -> Behaviour:
             each.close()
         opened.clear()
 
-    return Behaviour("thread", write, close=close)
+    def control(event: Event) -> Iterator[Event]:
+        if event.kind in VOID:
+            yield event.derive(_Told(event), "value")
+        if event.kind != "end":
+            yield event
+
+    return Behaviour("thread", write, control=control, close=close, recalls=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A control event on its way to the file."""
+
+    event: Event
+
+
+def _row(event: Event) -> dict[str, Any]:
+    row = {
+        "kind": event.kind,
+        "payload": event.payload,
+        "source": event.source,
+        "sequence": event.sequence,
+        "lineage": event.lineage,
+        "phase": event.phase,
+    }
+    if "label" in event.meta:
+        row["label"] = event.meta["label"]
+    if not event.complete:
+        row["complete"] = False
+    return row
 
 
 def _plain(value: Any) -> Any:
