@@ -10,6 +10,7 @@ results, and one that stays open keeps the process from ending; hence tasks have
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any, Final
 
+from aiflow_jupyter.errors import plain
 from aiflow_jupyter.hpc import worker
 from aiflow_jupyter.hpc.errors import HpcError, ResultLost
 
@@ -31,7 +33,8 @@ SOURCE: Final = f"""def {NAME}(argument):
     return run(argument)
 """
 BURST: Final = {"api_burst_limit": 8, "api_burst_window_s": 1}
-_WORDS: Final = 300
+_WORDS: Final = 500
+_FRAMES: Final = re.compile(r"^  File .*\n(?: {4}.*\n)*", re.MULTILINE)  # what a traceback says comes after them
 _POLL: Final = 0.2
 
 
@@ -46,9 +49,9 @@ class GlobusExecutor(Executor):
 
     def __init__(self, sdk: Callable[[], Any]) -> None:
         self._make = sdk
-        self._lock = threading.Lock()
-        self._sdk: Any = None
-        self._function = ""
+        self._making = threading.Lock()  # held as long as the service takes
+        self._lock = threading.Lock()  # held for a moment
+        self._made: tuple[Any, str] | None = None  # the SDK's executor, and the worker as it knows it
         self._open: dict[Future[Any], Future[Any]] = {}  # the SDK's future of each of ours
         self._closed = False
 
@@ -78,38 +81,46 @@ class GlobusExecutor(Executor):
         """Leave the service; tasks that it has go on by themselves, and find that nobody waits for them."""
         with self._lock:
             self._closed = True
-            sdk, waiting = self._sdk, list(self._open.items())
-        if sdk is not None:
-            self._drop(sdk)
+            made, waiting = self._made, list(self._open.items())
+        if made is not None:
+            self._drop(made[0])
         for future, sent in waiting:
             future.cancel()
             if not _forget(sent):
                 sent.cancel()  # the SDK may be asking the service right now, and then does not wait for it
 
     def _ready(self) -> tuple[Any, str]:
-        """The SDK's executor, and the worker as it knows it."""
-        with self._lock:
-            if self._closed:
-                raise HpcError("the executor is closed", code="AF996")
-            if self._sdk is None:
-                sdk = None
-                try:
-                    sdk = self._make()
-                    self._function = str(sdk.register_source_code(SOURCE, NAME))
-                except HpcError:
-                    raise
-                except Exception as error:
-                    if sdk is not None:
-                        sdk.shutdown(wait=False, cancel_futures=True)
-                    raise _refused(error) from error
-                self._sdk = sdk
-            return self._sdk, self._function
+        with self._making:
+            with self._lock:
+                if self._made is not None:
+                    return self._made
+                if self._closed:
+                    raise HpcError("the executor is closed", code="AF996")
+            made = self._registered()
+            with self._lock:
+                if not self._closed:
+                    self._made = made
+                    return made
+        made[0].shutdown(wait=False, cancel_futures=True)
+        raise HpcError("the executor is closed", code="AF996")
+
+    def _registered(self) -> tuple[Any, str]:
+        sdk = None
+        try:
+            sdk = self._make()
+            return sdk, str(sdk.register_source_code(SOURCE, NAME))
+        except HpcError:
+            raise
+        except Exception as error:
+            if sdk is not None:
+                sdk.shutdown(wait=False, cancel_futures=True)
+            raise _refused(error) from error
 
     def _drop(self, sdk: Any) -> None:
         """Leave one of the SDK's executors; the next task gets a new one."""
         with self._lock:
-            if self._sdk is sdk:
-                self._sdk = None
+            if self._made is not None and self._made[0] is sdk:
+                self._made = None
         sdk.shutdown(wait=False, cancel_futures=True)  # without the lock, as futures end in it
 
     def _hand_over(self, sdk: Any, future: Future[Any], sent: Future[Any]) -> None:
@@ -236,11 +247,10 @@ def _failed(error: BaseException) -> HpcError:
             f"the job's result can't come back from Globus Compute ({_words(error)})",
             hint="It comes by AMQP: does a firewall let TCP port 443 out to Globus Compute?",
         )
-    lines = str(said).strip().splitlines() or [""]
-    words = lines[-1] if lines[0].startswith("Traceback") else " ".join(" ".join(lines).split())
+    words = plain(" ".join(_FRAMES.split(str(said))[-1].strip("+- \n").split()))[:_WORDS]
     missing = words.startswith(("ModuleNotFoundError", "ImportError", "SyntaxError"))
     return HpcError(
-        f"the job failed on the endpoint: {words.strip()[:_WORDS]}",
+        f"the job failed on the endpoint: {words}",
         code="AF985",
         hint="The endpoint's Python lacks the worker, or is too old for it: `aiflow worker --print-config` says what "
         "to install there, and the endpoint has to be started again."

@@ -16,7 +16,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -167,14 +167,31 @@ def test_a_task_that_waits_behind_a_refused_one_is_not_left_waiting(executor, se
         assert failed.value.code == code
 
 
-def test_an_endpoint_without_the_worker_is_told_by_the_last_line_and_what_to_install(executor):
+def test_an_endpoint_without_the_worker_is_told_with_what_to_install(executor):
     ours, theirs = taken(executor)
-    trace = "Traceback (most recent call last):\n" + '  File "x"\n' * 50 + "ModuleNotFoundError: No module named 'x'"
-    bring(theirs, trace, error=True)
-    with pytest.raises(HpcError, match="No module named 'x'") as failed:
+    frames = '  File "<string>", line 2, in aiflow_worker\n    import x\n    ^^^^^^^^\n' * 50
+    bring(theirs, f"Traceback (most recent call last):\n{frames}ModuleNotFoundError: No module named 'x'\n", error=True)
+    with pytest.raises(HpcError, match="the endpoint: ModuleNotFoundError: No module named 'x'") as failed:
         ours.result(WAIT)
     assert failed.value.code == "AF985"
     assert "aiflow worker --print-config" in failed.value.hint
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("\n++++\nTraceback (most recent call last):\n  File 'x', line 1\n    raise y\n"
+         "BadStateException: Error 1:\n\tno sbatch\n\n----\n", "BadStateException: Error 1: no sbatch"),
+        ("Ignoring start request for\n untrusted identity.", "Ignoring start request for untrusted identity."),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_a_failed_job_is_told_by_what_comes_after_the_frames(executor, said, told):
+    ours, theirs = taken(executor)
+    bring(theirs, said, error=True)
+    with pytest.raises(HpcError) as failed:
+        ours.result(WAIT)
+    assert failed.value.message == f"the job failed on the endpoint: {told}"
 
 
 def test_a_cancelled_task_that_fails_later_does_not_stop_the_results_of_others(executor):
@@ -198,6 +215,28 @@ def test_a_task_that_is_cancelled_before_the_service_has_it_is_left_once_it_has(
     service.gate.set()
     _, other = taken(executor)
     eventually(lambda: watched() == [other])
+
+
+def test_closing_waits_for_no_service_and_keeps_nothing_that_was_made_meanwhile(service):
+    asked, answers = threading.Event(), threading.Event()
+    made = []
+
+    def make():
+        asked.set()
+        assert answers.wait(WAIT)
+        made.append(sdk.Executor(endpoint_id=ENDPOINT, client=service, **globus.BURST))
+        return made[-1]
+
+    executor = GlobusExecutor(make)
+    with ThreadPoolExecutor(1) as thread:
+        submitting = thread.submit(executor.submit, worker.run, "x")
+        assert asked.wait(WAIT)
+        executor.shutdown()
+        answers.set()
+        with pytest.raises(HpcError, match="closed"):
+            submitting.result(WAIT)
+    with pytest.raises(RuntimeError, match="shutdown"):
+        made[0].submit(print)
 
 
 def test_closing_gives_up_what_is_on_its_way(executor, service):
