@@ -123,8 +123,10 @@ class _Governor:
                         out = await call(event)
                 except Exception as error:  # noqa: BLE001 - the user's code may raise anything
                     failure = self._late(error, limit)
+                await self._between(event, failure, attempt.retry_state.attempt_number)
                 with attempt:
-                    await self._failed(event, failure, attempt.retry_state.attempt_number)
+                    if failure is not None:
+                        raise failure
             return out
 
         return tried
@@ -163,8 +165,10 @@ class _Governor:
                         yield out
                 if failure is not None and last is not None and not self.policy.restart:
                     raise failure
+                await self._between(event, failure, attempt.retry_state.attempt_number)
                 with attempt:
-                    await self._failed(event, failure, attempt.retry_state.attempt_number)
+                    if failure is not None:
+                        raise failure
 
         return tried
 
@@ -173,7 +177,8 @@ class _Governor:
 
         return tenacity.AsyncRetrying(
             stop=tenacity.stop_after_attempt(self.tries),
-            wait=tenacity.wait_exponential_jitter(self.policy.backoff, LONGEST_PAUSE_S, 2, self.policy.backoff / 2),
+            wait=tenacity.wait_exponential(multiplier=self.policy.backoff, max=LONGEST_PAUSE_S)
+            + tenacity.wait_random(0, self.policy.backoff / 2),
             retry=tenacity.retry_if_exception(self._worth_it),
             sleep=asyncio.sleep,
             reraise=True,
@@ -186,17 +191,15 @@ class _Governor:
         names = {each.__name__ for each in type(error).__mro__}
         return not names.isdisjoint(self.policy.retry_on)
 
-    async def _failed(self, event: Event, failure: Exception | None, attempt: int) -> None:
-        """Raise a call's failure, after undoing it where it will be tried again."""
-        if failure is None:
+    async def _between(self, event: Event, failure: Exception | None, attempt: int) -> None:
+        """Undo a failed call that will be tried again; what goes wrong with that ends the tries."""
+        if failure is None or attempt >= self.tries or not self._worth_it(failure):
             return
-        if attempt < self.tries and self._worth_it(failure):
-            if self.compensate is not None:
-                undone = self.compensate(event.payload, failure)
-                if inspect.isawaitable(undone):
-                    await undone
-            self.retried()
-        raise failure
+        if self.compensate is not None:
+            undone = self.compensate(event.payload, failure)
+            if inspect.isawaitable(undone):
+                await undone
+        self.retried()
 
     async def _slot(self) -> None:
         """Wait for a thread that is free: one that was left behind keeps its place until it returns."""

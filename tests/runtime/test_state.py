@@ -1,0 +1,210 @@
+"""State: who shares it, one call at a time, and all of a transaction or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import virtual
+from graphs import Boom, Seen, burst, make_run, source
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aiflow_jupyter.errors import RunError
+from aiflow_jupyter.events import Event
+from aiflow_jupyter.runtime.behaviour import Behaviour
+
+STATE = frozenset({"state"})
+
+
+def stateful(loop, call, policy, *, mode="await", count=10, functions=None):
+    seen, failures = Seen(), Seen()
+    behaviours = {
+        "src": source(burst(count)),
+        "work": Behaviour(mode, call, extras=STATE),
+        "sink": seen.behaviour(),
+        "failures": failures.behaviour(),
+    }
+    edges = [("src", "work"), ("work", "sink"), ("work", "failures", "error")]
+    return make_run(loop, behaviours, edges, {"work": policy}, functions=functions), seen, failures
+
+
+async def count_up(event: Event, *, state) -> Event:
+    before = state.get("count", 0)
+    await asyncio.sleep(event.payload % 3)
+    state["count"] = before + 1
+    return event.derive(state["count"])
+
+
+@pytest.mark.parametrize("mode", ["serialized", "transactional"])
+@pytest.mark.parametrize("workers", [1, 4])
+def test_one_state_is_seen_by_one_call_at_a_time_in_order(mode, workers):
+    async def story(loop):
+        run, seen, _ = stateful(loop, count_up, {"state": mode, "workers": workers})
+        await run.run("go")
+        assert seen.data == list(range(1, 11))
+
+    virtual.run(story)
+
+
+def test_partitioned_state_is_the_keys_own_and_lives_with_the_run():
+    async def story(loop):
+        async def call(event: Event, *, state) -> Event:
+            before = state.get("count", 0)
+            await asyncio.sleep(1)
+            state["count"] = before + 1
+            return event.derive((event.payload % 3, state["count"]))
+
+        for _ in range(2):
+            policy = {"state": "partitioned", "key": "key", "workers": 4}
+            run, seen, _ = stateful(loop, call, policy, functions={"key": lambda n: n % 3})
+            await run.run("go")
+            assert seen.data == [(n % 3, n // 3 + 1) for n in range(10)]
+
+    virtual.run(story)
+
+
+def test_one_key_too_many_fails_its_event():
+    async def story(loop):
+        policy = {"state": "partitioned", "key": "key", "keys": 2}
+        run, seen, failures = stateful(loop, count_up, policy, count=4, functions={"key": lambda n: min(n, 2)})
+        await run.run("go")
+        assert len(seen.data) == 2
+        assert {failure.error.code for failure in failures.data} == {"AF611"}
+
+    virtual.run(story)
+
+
+@pytest.mark.parametrize("mode", ["await", "stream", "inline", "iterate"])
+def test_failed_transaction_leaves_neither_state_nor_output(mode):
+    def work(event: Event, state):
+        log = state.setdefault("log", [])
+        log.append(event.payload)
+        if event.payload % 3 == 1:
+            raise Boom
+
+    async def call(event: Event, *, state) -> Event:
+        work(event, state)
+        return event.derive(tuple(state["log"]))
+
+    async def stream(event: Event, *, state) -> AsyncIterator[Event]:
+        yield event.derive("first")
+        work(event, state)
+        yield event.derive(tuple(state["log"]))
+
+    def inline(event: Event, *, state) -> Event:
+        work(event, state)
+        return event.derive(tuple(state["log"]))
+
+    def iterate(event: Event, *, state):
+        yield event.derive("first")
+        work(event, state)
+        yield event.derive(tuple(state["log"]))
+
+    calls = {"await": call, "stream": stream, "inline": inline, "iterate": iterate}
+
+    async def story(loop):
+        run, seen, failures = stateful(loop, calls[mode], {"state": "transactional"}, mode=mode, count=6)
+        await run.run("go")
+        told = [out for out in seen.data if out != "first"]
+        assert told == [(0,), (0, 2), (0, 2, 3), (0, 2, 3, 5)]
+        assert seen.data.count("first") == (4 if mode in ("stream", "iterate") else 0)
+        assert len(failures.data) == 2
+
+    virtual.run(story)
+
+
+def test_transaction_keeps_at_most_what_it_may_hold():
+    async def story(loop):
+        async def many(event: Event, *, state) -> AsyncIterator[Event]:
+            for number in range(5):
+                yield event.derive(number)
+
+        for hold, fits in ((5, True), (4, False)):
+            policy = {"state": "transactional", "hold": hold}
+            run, seen, failures = stateful(loop, many, policy, mode="stream", count=1)
+            await run.run("go")
+            assert seen.data == (list(range(5)) if fits else [])
+            assert [f.error.code for f in failures.data] == ([] if fits else ["AF612"])
+
+    virtual.run(story)
+
+
+def test_retried_transaction_starts_from_the_state_before_it():
+    async def story(loop):
+        tries: list[int] = []
+
+        async def call(event: Event, *, state) -> Event:
+            state["sum"] = state.get("sum", 0) + event.payload
+            tries.append(event.payload)
+            if tries.count(event.payload) == 1:
+                raise Boom
+            return event.derive(state["sum"])
+
+        run, seen, _ = stateful(loop, call, {"state": "transactional", "retry": 2}, count=5)
+        await run.run("go")
+        assert seen.data == [0, 1, 3, 6, 10]
+
+    virtual.run(story)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["serialized", "transactional", "partitioned"]),
+    st.integers(1, 5),
+    st.integers(1, 5),
+    st.lists(st.floats(0, 2), min_size=1, max_size=5),
+    st.sets(st.integers(0, 11)),
+)
+def test_no_update_is_lost_whatever_the_timing(mode, workers, queue, delays, failing):
+    async def story(loop):
+        async def call(event: Event, *, state) -> Event:
+            before = state.get("count", 0)
+            await asyncio.sleep(delays[event.payload % len(delays)])
+            state["count"] = before + 1
+            if event.payload in failing:
+                raise Boom
+            return event.derive((event.payload, state["count"]))
+
+        policy = {"state": mode, "workers": workers, "queue": queue}
+        if mode == "partitioned":
+            policy["key"] = "key"
+        run, seen, failures = stateful(loop, call, policy, count=12, functions={"key": lambda n: n % 2})
+        await run.run("go")
+        counts: dict[int, int] = {}
+        expected = []
+        for number in range(12):
+            key = number % 2 if mode == "partitioned" else 0
+            if number in failing and mode == "transactional":
+                continue
+            counts[key] = counts.get(key, 0) + 1
+            if number not in failing:
+                expected.append((number, counts[key]))
+        assert seen.data == expected
+        assert len(failures.data) == len(failing)
+
+    virtual.run(story)
+
+
+def test_stateless_call_that_wants_a_state_has_the_nodes_one():
+    async def story(loop):
+        def call(event: Event, *, state) -> Event:
+            state["n"] = state.get("n", 0) + 1
+            return event.derive(state["n"])
+
+        run, seen, _ = stateful(loop, call, {}, mode="inline", count=3)
+        await run.run("go")
+        assert seen.data == [1, 2, 3]
+
+    virtual.run(story)
+
+
+def test_missing_key_function_is_told_before_the_run():
+    async def story(loop):
+        with pytest.raises(Exception, match="no function is called 'key'") as raised:
+            stateful(loop, count_up, {"state": "partitioned", "key": "key"})
+        assert raised.value.code == "AF205"
+        assert not isinstance(raised.value, RunError)
+
+    virtual.run(story)
