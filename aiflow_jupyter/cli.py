@@ -16,6 +16,7 @@ import click
 from aiflow_jupyter.errors import AiflowError, plain
 
 if TYPE_CHECKING:
+    from aiflow_jupyter.graph.signatures import Signatures
     from aiflow_jupyter.providers.models import Model
     from aiflow_jupyter.runtime.source import Provider
 
@@ -257,12 +258,19 @@ def _tell(text: str) -> None:
 
 def _add_commands() -> None:
     """Commands that live beside what they command; their modules load nothing heavy."""
+    from aiflow_jupyter.graph import command as graph
     from aiflow_jupyter.hpc import command as hpc
     from aiflow_jupyter.relay import command as relay
 
     relay.keys.add_command(hpc.worker_key)
-    for command in (relay.relay, relay.keys, hpc.worker):
+    for command in (*graph.commands(_signatures), relay.relay, relay.keys, hpc.worker):
         main.add_command(command)
+
+
+def _signatures() -> Signatures:
+    from aiflow_jupyter.operators import SIGNATURES
+
+    return SIGNATURES
 
 
 def _print(figures: dict[str, Any], *, as_json: bool) -> None:

@@ -34,10 +34,11 @@ class Gauge:
 
 
 def layers(spec: GraphSpec) -> list[list[str]]:
-    """The nodes by their longest distance from an input."""
+    """The nodes by their longest distance from an input; edges that go back do not count."""
     before: dict[str, set[str]] = {node: set() for node in spec.nodes}
     for edge in spec.edges:
-        before[edge.target].add(edge.source)
+        if edge.feedback is None:
+            before[edge.target].add(edge.source)
     depth: dict[str, int] = {}
     left = list(spec.nodes)
     while left:
@@ -82,10 +83,16 @@ def svg(spec: GraphSpec, gauges: Mapping[str, Gauge] | None = None, caption: str
         (x1, y1), (x2, y2) = place[edge.source], place[edge.target]
         x1, y1, y2 = x1 + _CARD_W, y1 + _CARD_H // 2, y2 + _CARD_H // 2
         middle = (x1 + x2) // 2
-        out.append(f'<path d="M{x1} {y1}C{middle} {y1} {middle} {y2} {x2} {y2}" fill="none" stroke="#6b7280" '
-                   f'stroke-width="1.4" marker-end="url(#aiflow-arrow)"/>')  # fmt: skip
+        label = (y1 + y2) // 2 - 4
+        if edge.feedback:  # goes back, below the cards
+            right, left, below = x1 + _PAD - 4, x2 - _PAD + 4, max(y1, y2) + (_CARD_H + _GAP_Y) // 2
+            way, dashes, label = f"H{right}V{below}H{left}V{y2}H{x2}", ' stroke-dasharray="4 3"', below - 4
+        else:
+            way, dashes = f"C{middle} {y1} {middle} {y2} {x2} {y2}", ""
+        out.append(f'<path d="M{x1} {y1}{way}" fill="none" stroke="#6b7280" stroke-width="1.4"{dashes} '
+                   f'marker-end="url(#aiflow-arrow)"/>')  # fmt: skip
         if edge.port:
-            out.append(f'<text x="{middle}" y="{(y1 + y2) // 2 - 4}" font-size="10" text-anchor="middle" '
+            out.append(f'<text x="{middle}" y="{label}" font-size="10" text-anchor="middle" '
                        f'fill="#4b5563">{escape(_short(edge.port, 12))}</text>')  # fmt: skip
     for node, (x, y) in place.items():
         out += _card(node, spec.nodes[node].operator, x, y, spec.nodes[node].policy.queue, (gauges or {}).get(node))

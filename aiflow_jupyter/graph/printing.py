@@ -202,4 +202,5 @@ def as_json(spec: GraphSpec) -> str:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    said = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return said if said.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in said)

@@ -56,7 +56,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             %%aiflow run NAME [--to NODE] [-o NAME] [-b] [--raw]
             what goes to the graph's input
 
-            %aiflow runs | cancel [ID] | graphs | login | help
+            %aiflow runs | cancel [ID] | graphs | graph NAME [--as FORM] | login | help
 
         In a body, {{name}} inserts the value of a variable; all other braces are text.
         """
@@ -169,10 +169,25 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             print(self._cancel(words))  # noqa: T201
         elif command == "graphs":
             print("\n".join(sorted(self._graphs)) or "no graph is defined yet")  # noqa: T201
+        elif command == "graph":
+            self._print_graph(words)
         elif command == "login":
             self._login()
         else:
             print(cell_options.usage())  # noqa: T201
+
+    def _print_graph(self, words: list[str]) -> None:
+        """Print a graph in one of its forms; as a picture it is shown."""
+        from aiflow_jupyter.graph.forms import printed
+        from aiflow_jupyter.notebook.live import show_graph
+        from aiflow_jupyter.operators import SIGNATURES
+
+        options = cell_options.parse_graph(words)
+        parsed, _ = self._graph(options.name)
+        if options.form == "svg":
+            show_graph(self.shell, parsed.spec)
+        else:
+            print(printed(parsed, options.form, SIGNATURES), end="")  # noqa: T201
 
     def _login(self) -> None:
         """Log in to Globus, here on the main thread: it may ask for a code."""

@@ -20,7 +20,8 @@ from aiflow_jupyter.errors import CommandError
 
 TIERS = ("auto", "local", "hpc", "cloud")
 CELL_COMMANDS = ("ask", "graph", "run")
-LINE_COMMANDS = ("runs", "cancel", "graphs", "login", "help")
+LINE_COMMANDS = ("runs", "cancel", "graphs", "graph", "login", "help")
+FORMS = ("text", "json", "python", "svg")
 
 MOST_TOKENS = 1_000_000
 _TAKEN = re.compile(r"In|Out|get_ipython|exit|quit|_{1,3}|_\d+|_i{1,3}|_i\d+|_[dio]h")
@@ -147,6 +148,18 @@ def parse_line(line: str) -> list[str]:
     return words
 
 
+def parse_graph(words: list[str]) -> argparse.Namespace:
+    """Read what follows `%aiflow graph`: the graph's `name`, and the `form` to print it in.
+
+    Raises:
+        CommandError: an unknown option or form, a missing name.
+    """
+    parser = _Parser(prog="%aiflow graph", add_help=False, allow_abbrev=False)
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--as", dest="form", choices=FORMS, default="text")
+    return parser.parse_args(words)
+
+
 def _split(line: str) -> list[str]:
     try:
         return shlex.split(line)
@@ -161,6 +174,7 @@ def usage() -> str:
         "%aiflow runs             the runs of this kernel\n"
         "%aiflow cancel [ID]      stop a run; without ID, the newest that runs\n"
         "%aiflow graphs           the graphs that were defined\n"
+        "%aiflow graph NAME       print one: --as text | json | python | svg\n"
         "%aiflow login            log in to Globus, for the hpc tier\n"
         "%aiflow help             this text\n"
     )

@@ -1,0 +1,63 @@
+"""The forms of a graph by name: cell text and JSON are read and printed, Python source and a picture are printed."""
+
+from __future__ import annotations
+
+from aiflow_jupyter.errors import CommandError, GraphError
+from aiflow_jupyter.graph import picture
+from aiflow_jupyter.graph.document import read_json
+from aiflow_jupyter.graph.language import MOST_TEXT, read
+from aiflow_jupyter.graph.parsed import Parsed
+from aiflow_jupyter.graph.printing import as_json, as_text
+from aiflow_jupyter.graph.python import as_python, dangling
+from aiflow_jupyter.graph.signatures import Signatures
+from aiflow_jupyter.graph.strict import MOST_JSON
+
+
+def load(text: str, name: str | None, signatures: Signatures, *, default: str = "graph") -> Parsed:
+    """Read a graph: JSON if the text begins with a brace, else cell text. No code is run.
+
+    Args:
+        text: the graph.
+        name: its name; None for the one that a document has.
+        signatures: the known operators.
+        default: the name where there is none: cell text has none of its own.
+
+    Raises:
+        GraphError: it can't be understood; with every mistake found.
+    """
+    if text.lstrip().startswith("{"):
+        return read_json(text, name)
+    return read(text, default if name is None else name, signatures)
+
+
+def printed(parsed: Parsed, form: str, signatures: Signatures) -> str:
+    """A graph in one of its forms.
+
+    Args:
+        parsed: the graph.
+        form: `json`, `text`, `python` or `svg`.
+        signatures: the known operators.
+
+    Raises:
+        GraphError: it was read with problems, or an edge names no node.
+        CommandError: the form would be longer than what is read of it.
+    """
+    spec = parsed.spec
+    loose = dangling(spec)
+    for problem in loose:
+        problem.hint = "\n".join(filter(None, (parsed.caret(problem.path), problem.hint)))
+    if parsed.problems or loose:
+        raise GraphError([*parsed.problems, *loose], title=spec.name)
+    if form == "svg":
+        return picture.svg(spec) + "\n"
+    if form == "python":
+        return as_python(spec, signatures)
+    text = as_json(spec) if form == "json" else as_text(spec, signatures)
+    most = MOST_JSON if form == "json" else MOST_TEXT
+    if len(text) > most:
+        raise CommandError(
+            f"the graph's {form} would have {len(text):,} characters; at most {most:,} are read",
+            code="AF809",
+            hint="make several graphs of it",
+        )
+    return text
