@@ -46,7 +46,7 @@ def govern(
         node: names errors and keys.
         policy: the node's policy.
         functions: where `compensate` stands by its name.
-        threads: the node's threads, where its calls run in some.
+        threads: the node's threads, where its calls, or a plain `compensate`, run in some.
         retried: told of each further call.
     """
     tries = policy.retry
@@ -195,10 +195,10 @@ class _Governor:
         """Undo a failed call that will be tried again; what goes wrong with that ends the tries."""
         if failure is None or attempt >= self.tries or not self._worth_it(failure):
             return
-        if self.compensate is not None:
-            undone = self.compensate(event.payload, failure)
-            if inspect.isawaitable(undone):
-                await undone
+        if inspect.iscoroutinefunction(self.compensate):
+            await self.compensate(event.payload, failure)
+        elif self.compensate is not None and self.threads is not None:
+            await self.threads.submit(self.compensate, event.payload, failure)
         self.retried()
 
     async def _slot(self) -> None:

@@ -152,6 +152,8 @@ class _Wiring:
         if behaviour.mode in ("thread", "thread_iterate"):
             self.threads[node] = NodeThreads(node, policy.workers, self.scheduler.loop)
             behaviour = _threaded(behaviour, self.threads[node])
+        elif policy.compensate is not None:
+            self.threads[node] = NodeThreads(node, policy.workers, self.scheduler.loop)
         behaviour = keep(behaviour, node, policy, self._key(node))
         behaviour = govern(
             behaviour,
