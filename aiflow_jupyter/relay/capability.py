@@ -15,15 +15,14 @@ import hmac
 import os
 import secrets
 import struct
-import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from aiflow_jupyter.errors import ConfigError
-
-Role = Literal["producer", "consumer"]
+from aiflow_jupyter.relay.joining import Role
+from aiflow_jupyter.relay.private import EMPTY as EMPTY  # noqa: PLC0414  # hpc has it from here
+from aiflow_jupyter.relay.private import read_private
+from aiflow_jupyter.relay.private import write_private as write_private  # noqa: PLC0414  # hpc has it from here
 
 _LAYOUT = struct.Struct(">BB16sQ8s")
 _VERSION = 1
@@ -32,7 +31,6 @@ _NAMES: dict[int, Role] = {number: role for role, number in _ROLES.items()}
 _CONTEXT = b"aiflow-relay.1 capability\x00"
 _LENGTH = 88
 _SECRET_BYTES = 32
-EMPTY = "It can be deleted: nothing is in it. A new one is made then."
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,75 +115,3 @@ class Secret:
 
     def __repr__(self) -> str:
         return "Secret(...)"
-
-
-def write_private(path: Path, text: str, *, replace: bool = False) -> bool:
-    """Write a file that only its owner may read: whole, or not at all. Its folder is made where there is none.
-
-    Args:
-        path: the file.
-        text: its content.
-        replace: take the place of a file that is there; otherwise such a file is kept as it is.
-
-    Returns:
-        Whether it was written.
-
-    Raises:
-        ConfigError: it can't be written.
-    """
-    draft = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # with mode 0600
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        if replace:
-            Path(draft).replace(path)
-            return True
-        return _place(Path(draft), path)
-    except OSError as error:
-        raise ConfigError(
-            f"{path} can't be written: {error.strerror or error}",
-            code="AF971",
-            hint="Nothing was changed. Make room or name another place, and run it again.",
-        ) from None
-    finally:
-        if draft is not None:
-            with suppress(OSError):
-                Path(draft).unlink(missing_ok=True)
-
-
-def _place(draft: Path, path: Path) -> bool:
-    """Give the draft its name, unless something has it."""
-    try:
-        path.hardlink_to(draft)
-    except FileExistsError:
-        return False
-    except OSError:  # a file system without links
-        if os.path.lexists(path):
-            return False
-        draft.replace(path)
-    return True
-
-
-def read_private(path: Path) -> str:
-    """The text of a file that only its owner may read.
-
-    Raises:
-        ConfigError: it can't be read, belongs to someone else, or others may read or write it.
-    """
-    try:
-        with path.open(encoding="utf-8") as file:
-            status = os.fstat(file.fileno())
-            if os.name == "posix":
-                if status.st_mode & 0o077:
-                    raise ConfigError(
-                        f"{path} may be read or written by others", code="AF971", hint=f"Run: chmod 600 {path}"
-                    )
-                if status.st_uid != os.geteuid():
-                    raise ConfigError(f"{path} belongs to another user", code="AF971", hint="Use a file of your own.")
-            return file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} can't be read: {error}", code="AF971") from None

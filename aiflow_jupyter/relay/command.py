@@ -60,9 +60,10 @@ def relay(
     import logging
 
     from aiflow_jupyter.relay import loops
-    from aiflow_jupyter.relay.capability import Secret, read_private
+    from aiflow_jupyter.relay.capability import Secret
     from aiflow_jupyter.relay.keys import KeyStore
     from aiflow_jupyter.relay.limits import Limits
+    from aiflow_jupyter.relay.private import read_private
     from aiflow_jupyter.relay.server import RelayServer
     from aiflow_jupyter.relay.service import run, tls_context
 

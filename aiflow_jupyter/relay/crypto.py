@@ -15,7 +15,6 @@ import base64
 import binascii
 import hmac
 import os
-import stat
 import struct
 from collections.abc import Mapping
 from hashlib import sha256
@@ -28,8 +27,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.relay.errors import FrameAltered, KeyUnusable, RequestUnreadable
 from aiflow_jupyter.relay.frames import CHANNEL_BYTES, HEADER, SALT_BYTES, TAG_BYTES, VERSION, Type
+from aiflow_jupyter.relay.private import read_private, write_private
 
 SECRET_BYTES = 32
 MAC_BYTES = 32
@@ -149,6 +150,7 @@ def open_result(secret: bytes, channel: bytes, sealed: bytes) -> bytes:
 
 _KEMS: dict[Kem, int] = {"x25519": 1, "mlkem768x25519": 2}
 _MLKEM_SEED, _MLKEM_PUBLIC, _X25519 = 64, 1184, 32
+_MAKE = "make one with `aiflow keys worker`"
 
 
 def _b64(data: bytes) -> str:
@@ -206,7 +208,7 @@ class WorkerKey:
                 self._key = hpke.MLKEM768X25519PrivateKey(lattice, curve)
                 public = lattice.public_key().public_bytes_raw() + curve.public_key().public_bytes_raw()
         except (ValueError, UnsupportedAlgorithm):
-            raise KeyUnusable(f"no usable {kem} key", hint="make a new one with `aiflow keys`") from None
+            raise KeyUnusable(f"no usable {kem} key", hint=_MAKE) from None
         self.public = f"aiflow-{kem}:{_b64(public)}"
 
     def __repr__(self) -> str:
@@ -246,38 +248,33 @@ class WorkerKey:
         """The key in the environment variable `variable`, else in the file `path`.
 
         Raises:
-            KeyUnusable: neither is there, or the file is not the caller's own or is open to others.
+            KeyUnusable: neither is there, or the file is empty, not the caller's own or open to others.
         """
         text = (os.environ if env is None else env).get(variable, "")
         if text:
             return cls.parse(text)
         if path is None:
-            raise KeyUnusable(f"no worker key: {variable} is not set", hint="make one with `aiflow keys`")
+            raise KeyUnusable(f"no worker key: {variable} is not set", hint=_MAKE)
         try:
-            with path.open(encoding="ascii") as file:
-                info = os.fstat(file.fileno())  # of the open file, so that nobody swaps it after the check
-                if stat.S_IMODE(info.st_mode) & 0o077 or info.st_uid not in {os.getuid(), 0}:
-                    raise KeyUnusable(
-                        f"{path} can be read by other users", hint=f"chmod 600 {path}, then make a new key"
-                    )
-                return cls.parse(file.read(8192))
-        except (OSError, UnicodeDecodeError) as error:
-            raise KeyUnusable(
-                f"no worker key in {path} ({type(error).__name__})", hint="make one with `aiflow keys`"
-            ) from None
+            text = read_private(path)
+        except ConfigError as error:
+            raise KeyUnusable(f"no worker key: {error.message}", hint=error.hint or _MAKE) from None
+        if not text.strip():
+            raise KeyUnusable(f"the worker key file {path} is empty", hint=f"delete it, and {_MAKE}")
+        return cls.parse(text)
 
     def save(self, path: Path) -> None:
-        """Write the secret text to a new file that only its owner reads.
+        """Write the secret text to a new file that only its owner reads: whole, or not at all.
 
         Raises:
             KeyUnusable: the file exists or can't be made.
         """
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-                file.write(self.secret_text() + "\n")
-        except OSError as error:
-            raise KeyUnusable(f"the key could not be written to {path}: {error.strerror}") from None
+            written = write_private(path, self.secret_text() + "\n")
+        except ConfigError as error:
+            raise KeyUnusable(f"the key was not saved: {error.message}", hint=error.hint) from None
+        if not written:
+            raise KeyUnusable(f"the key was not saved: {path} is there already, and is kept", hint="name another file")
 
     def open_request(self, sealed: bytes, *, purpose: str, context: bytes = b"") -> bytes:
         """The payload of a request that was sealed for this key, purpose and context.

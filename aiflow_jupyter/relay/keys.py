@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from aiflow_jupyter.errors import AiflowError, ConfigError
-from aiflow_jupyter.relay.capability import EMPTY, read_private, write_private
+from aiflow_jupyter.relay.private import EMPTY, read_private, write_private
 
 log = logging.getLogger("aiflow_jupyter.relay")
 

@@ -1,6 +1,7 @@
 """Keys, sealed requests and sealed results."""
 
 import base64
+import errno
 import hmac
 import os
 from hashlib import sha3_256, sha256
@@ -158,6 +159,21 @@ class TestKeyFiles:
         WorkerKey.generate().save(tmp_path / "key")
         with pytest.raises(KeyUnusable):
             WorkerKey.generate().save(tmp_path / "key")
+
+    def test_a_full_disk_leaves_no_half_of_a_key(self, tmp_path, monkeypatch):
+        def no_room(_):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", no_room)
+        with pytest.raises(KeyUnusable, match="No space left"):
+            WorkerKey.generate().save(tmp_path / "key")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_an_empty_file_is_said_to_be_empty(self, tmp_path):
+        (tmp_path / "key").touch(mode=0o600)
+        with pytest.raises(KeyUnusable, match="is empty") as caught:
+            WorkerKey.load(tmp_path / "key", env={})
+        assert "aiflow keys worker" in caught.value.hint
 
     def test_the_environment_goes_before_the_file(self, tmp_path):
         WorkerKey.generate().save(tmp_path / "key")
