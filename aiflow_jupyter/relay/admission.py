@@ -21,8 +21,9 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Literal
 
-from aiflow_jupyter.relay.capability import Capability, Role, Secret
+from aiflow_jupyter.relay.capability import Capability, Secret
 from aiflow_jupyter.relay.channels import OTHER, Channel, Channels
+from aiflow_jupyter.relay.joining import Role
 from aiflow_jupyter.relay.keys import KeyStore, PersonalKey
 from aiflow_jupyter.relay.limits import Limits, RateWindow
 from aiflow_jupyter.relay.request import Head, Refusal, bad_request
@@ -76,7 +77,7 @@ class Admission:
         not_after = self._not_after(body)
         channel = secrets.token_bytes(16)
         per_key = limits.channels_per_key if key.channels is None else key.channels
-        made = self._channels.open(channel, key.id, not_after, now, per_key=per_key)
+        made = self._channels.open(channel, key.id, not_after, self._wall(), now, per_key=per_key)
         capabilities: dict[str, str | int] = {
             role: self._secret.seal(Capability(role, channel, not_after, key.id)) for role in OTHER
         }

@@ -7,8 +7,13 @@
                                      │   └──────────── (close 4009)        │ same join token
                                      └─────────────────────────────────────┘
    another join token for ATTACHED or AWAITED: refused with 409, both ends get HINT 3
-   an end closes with 4001: the channel is FINISHED, every later join gets 410 until `not_after`
+   an end closes with 4001: the channel is FINISHED, the other end is closed with 4010
+   both roles AWAITED for `abandon_timeout`: the channel is FINISHED
+   not_after, but not while both are ATTACHED: the channel is forgotten, an end that is there is closed with 4012
 ```
+
+Every join of a finished channel gets 410 until `not_after`. A channel with a role that nobody has taken yet is not
+given up: its job may stand in a queue for hours, and the other end may sleep meanwhile.
 
 Nothing here does I/O, and nothing holds a frame. A channel that is unknown, because the relay was restarted, is known
 again by the first join with a valid capability.
@@ -18,32 +23,20 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 from collections import OrderedDict
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from aiflow_jupyter.relay.capability import Capability, Role
+from aiflow_jupyter.relay.capability import Capability
+from aiflow_jupyter.relay.frames import Hint
+from aiflow_jupyter.relay.joining import Close, Role
 from aiflow_jupyter.relay.limits import Bucket, Limits
 from aiflow_jupyter.relay.request import Refusal
 
-ALONE, PRESENT, ATTACHED, THIRD_PARTY, GOING_AWAY = range(5)
-"""Codes of the relay's hints."""
-
-FINISHED = 4001
-"""An end closes with it when the channel's work is done."""
-REPLACED = 4009
-"""The relay closes a socket with it when its end came back on another one."""
-EXPIRED = 4010
-"""The relay closes a socket with it that still waits alone when its channel expires."""
-STALLED = 4011
-"""The relay closes a socket with it that took nothing for too long."""
-
 OTHER: dict[Role, Role] = {"producer": "consumer", "consumer": "producer"}
-
-
-def hint(code: int) -> bytes:
-    """A HINT frame: version 1, type 0, sequence 0, and one byte."""
-    return bytes((1, 0, 0, 0, 0, 0, 0, 0, 0, 0, code))
+SWEEP = 5.0
+"""Seconds between two calls of `Channels.expire`, at most."""
 
 
 def full() -> Refusal:
@@ -55,7 +48,7 @@ def full() -> Refusal:
 class End(Protocol):
     """One end's socket, as far as its channel needs it."""
 
-    def hint(self, code: int) -> None:
+    def hint(self, code: Hint) -> None:
         """Send a HINT."""
 
     def meet(self, peer: Any) -> None:
@@ -66,9 +59,9 @@ class End(Protocol):
 
 
 class Channel:
-    """One channel: its two ends and the hashes of their join tokens."""
+    """One channel: its two ends, the hashes of their join tokens, and when an end last left."""
 
-    __slots__ = ("bucket", "ends", "id", "key_id", "name", "not_after", "tokens")
+    __slots__ = ("bucket", "ends", "id", "key_id", "left", "name", "not_after", "tokens")
 
     def __init__(self, channel: bytes, key_id: bytes, not_after: int, name: str, bucket: Bucket) -> None:
         self.id = channel
@@ -78,6 +71,7 @@ class Channel:
         self.bucket = bucket
         self.ends: dict[Role, End] = {}
         self.tokens: dict[Role, bytes] = {}
+        self.left = 0.0
 
     def admits(self, role: Role, join: bytes) -> bool:
         """Whether this join token may take the role: it is the first, or the one that took it before."""
@@ -91,27 +85,42 @@ class Channel:
         peer = self.ends.get(OTHER[role])
         if old is not None:
             old.meet(None)
-            old.dismiss(REPLACED, "replaced by a newer connection of the same end")
+            old.dismiss(Close.SUPERSEDED, "replaced by a newer connection of the same end")
         end.meet(peer)
-        end.hint(ALONE if peer is None else PRESENT)
+        end.hint(Hint.ALONE if peer is None else Hint.PRESENT)
         if peer is not None:
             peer.meet(end)
-            peer.hint(ATTACHED)
+            peer.hint(Hint.ATTACHED)
 
-    def detach(self, role: Role, end: End) -> None:
+    def detach(self, role: Role, end: End, now: float) -> None:
         """Forget the socket of a role if it is still this one, and tell the other end that it is alone."""
         if self.ends.get(role) is not end:
             return
         del self.ends[role]
+        self.left = now
         peer = self.ends.get(OTHER[role])
         if peer is not None:
             peer.meet(None)
-            peer.hint(ALONE)
+            peer.hint(Hint.ALONE)
 
     def warn(self) -> None:
         """Tell both ends that someone else tried to join."""
         for end in self.ends.values():
-            end.hint(THIRD_PARTY)
+            end.hint(Hint.CROWDED)
+
+    def left_to(self, wall: float, now: float, patience: float) -> float:
+        """Seconds that the channel has left if nobody comes or leaves; negative once it is over.
+
+        Args:
+            wall: Unix time.
+            now: the time by the clock of `detach`.
+            patience: for how long both ends may be away.
+        """
+        if len(self.ends) == len(OTHER):
+            return math.inf
+        left = self.not_after - wall
+        abandoned = len(self.tokens) == len(OTHER) and not self.ends
+        return min(left, self.left + patience - now) if abandoned else left
 
 
 class Channels:
@@ -140,20 +149,14 @@ class Channels:
         """What stands for a channel in the log: it leads from one line to another, and to no channel."""
         return hashlib.sha256(self._salt + channel).hexdigest()[:8]
 
-    def open(self, channel: bytes, key_id: bytes, not_after: int, now: float, *, per_key: int) -> Channel:
+    def open(self, channel: bytes, key_id: bytes, not_after: int, wall: float, now: float, *, per_key: int) -> Channel:
         """Note a new channel.
 
         Raises:
             Refusal: the key or the relay has no room for it.
         """
         if len(self._of_key.get(key_id, ())) >= per_key:
-            raise Refusal(
-                HTTPStatus.TOO_MANY_REQUESTS,
-                "AF956",
-                "channels-per-key",
-                f"This key has {per_key} open channels, its limit; finish some, or let them expire.",
-                retry_after=30,
-            )
+            raise self._key_is_full(key_id, wall, now)
         if self.full():
             raise full()
         return self._note(channel, key_id, not_after, now)
@@ -176,25 +179,49 @@ class Channels:
             raise full()
         return found or self._note(capability.channel, capability.key_id, capability.not_after, now)
 
-    def finish(self, channel: Channel) -> bool:
-        """End a channel for good; its sockets may stay until they have what is in flight. False if it was over."""
-        if self._open.pop(channel.id, None) is None:
+    def finish(self, channel: Channel, role: Role) -> bool:
+        """End a channel for good as its end of `role` did, and close the other end. False if it was over."""
+        peer = channel.ends.get(OTHER[role])
+        if peer is not None:
+            peer.dismiss(Close.GONE, "the other end finished the channel")
+        if channel.id not in self._open:
             return False
-        self._release(channel)
-        self._finished[channel.id] = channel.not_after
-        if len(self._finished) > self._limits.tombstones:
-            self._finished.popitem(last=False)
+        self._bury(channel)
         return True
 
-    def expire(self, now: float) -> list[Channel]:
-        """Forget expired channels but those with both ends attached; returns the ones with one end still waiting."""
-        over = [channel for channel in self._open.values() if channel.not_after < now and len(channel.ends) < 2]
-        for channel in over:
-            del self._open[channel.id]
+    def expire(self, wall: float, now: float) -> list[Channel]:
+        """Forget channels that have expired, close who waits there, and finish and return those that are abandoned.
+
+        Args:
+            wall: Unix time.
+            now: the time by the clock of `Channel.detach`.
+        """
+        abandoned: list[Channel] = []
+        for channel in list(self._open.values()):
+            if channel.left_to(wall, now, self._limits.abandon_timeout) >= 0:
+                continue
+            if channel.not_after >= wall:
+                self._bury(channel)
+                abandoned.append(channel)
+                continue
             self._release(channel)
-        for channel_id in [name for name, not_after in self._finished.items() if not_after < now]:
+            for end in list(channel.ends.values()):
+                end.dismiss(Close.EXPIRED, "the channel expired before the other end came")
+        for channel_id in [name for name, not_after in self._finished.items() if not_after < wall]:
             del self._finished[channel_id]
-        return [channel for channel in over if channel.ends]
+        return abandoned
+
+    def _key_is_full(self, key_id: bytes, wall: float, now: float) -> Refusal:
+        """A refusal that says when there is room again, as far as that can be known."""
+        ids = self._of_key.get(key_id, set())
+        patience = self._limits.abandon_timeout
+        left = min((self._open[name].left_to(wall, now, patience) for name in ids), default=math.inf)
+        message = f"This key has {len(ids)} open channels, its limit; finish some."
+        wait = None
+        if left < math.inf:
+            wait = math.ceil(max(left, 0.0) + SWEEP)
+            message += f" The next one that nobody comes back to is freed in {wait} s."
+        return Refusal(HTTPStatus.TOO_MANY_REQUESTS, "AF956", "channels-per-key", message, retry_after=wait)
 
     def _note(self, channel: bytes, key_id: bytes, not_after: int, now: float) -> Channel:
         bucket = Bucket(self._limits.bytes_per_second, self._limits.burst, now)
@@ -203,7 +230,14 @@ class Channels:
         self._of_key.setdefault(key_id, set()).add(channel)
         return made
 
+    def _bury(self, channel: Channel) -> None:
+        self._release(channel)
+        self._finished[channel.id] = channel.not_after
+        if len(self._finished) > self._limits.tombstones:
+            self._finished.popitem(last=False)
+
     def _release(self, channel: Channel) -> None:
+        del self._open[channel.id]
         ids = self._of_key.get(channel.key_id)
         if ids is not None:
             ids.discard(channel.id)

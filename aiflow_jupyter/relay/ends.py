@@ -19,12 +19,11 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
-from websockets.typing import Subprotocol
 
-from aiflow_jupyter.relay import channels
-from aiflow_jupyter.relay.capability import Role
 from aiflow_jupyter.relay.channels import Channel
 from aiflow_jupyter.relay.cutter import Cutter, header
+from aiflow_jupyter.relay.frames import Hint, pack_hint
+from aiflow_jupyter.relay.joining import SUBPROTOCOL, Close, Role
 from aiflow_jupyter.relay.request import Head, Refusal, bad_request
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ log = logging.getLogger("aiflow_jupyter.relay")
 QUIET = logging.Logger("aiflow_jupyter.relay.websockets", level=logging.ERROR)  # noqa: LOG001
 QUIET.parent = log
 
-SUBPROTOCOL = Subprotocol("aiflow-relay.1")
 _PEER_FULL = 1
 _RATE = 2
 
@@ -107,10 +105,11 @@ class Socket(asyncio.Protocol):
         limit = relay.limits.buffer
         transport.set_write_buffer_limits(high=limit, low=limit // 4)
 
-    def hint(self, code: int) -> None:
+    def hint(self, code: Hint) -> None:
         """Send a HINT frame."""
         if self.websocket.state is OPEN:
-            self.transport.write(header(11) + channels.hint(code))
+            frame = pack_hint(code)
+            self.transport.write(header(len(frame)) + frame)
 
     def meet(self, peer: Socket | None) -> None:
         """Forward to `peer` from now on; with None drop."""
@@ -243,7 +242,7 @@ class Socket(asyncio.Protocol):
                 self._stalled_since = now
             self._stalled_at = waiting
             if now - self._stalled_since > limits.stall_timeout:
-                self.dismiss(channels.STALLED, "took nothing for too long")
+                self.dismiss(Close.STALLED, "took nothing for too long")
                 return
         # A socket that is not read can't show that it lives, nor can one whose pong waits behind what it doesn't take.
         if self._paused or self.full:
@@ -315,9 +314,9 @@ class Socket(asyncio.Protocol):
         received, sent = websocket.close_rcvd, websocket.close_sent
         if websocket.parser_exc is not None and sent is not None and received is None:
             self._closed_by_relay(sent.code)
-        if received is not None and received.code == channels.FINISHED:
-            self.relay.finish(channel)
+        if received is not None and received.code == Close.FINISHED:
+            self.relay.finish(channel, self.role)
         code = received.code if received is not None else sent.code if sent is not None else 1006
         log.info("event=leave channel=%s role=%s code=%d", channel.name, self.role, code)
-        channel.detach(self.role, self)
+        channel.detach(self.role, self, self._loop.time())
         self.meet(None)  # which also reads on: the answer to a close may wait behind what the peer did not take

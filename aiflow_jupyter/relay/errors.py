@@ -42,13 +42,13 @@ class Crowded(RelayError):
 
 
 class ChannelFinished(RelayError):
-    """The channel is finished or expired and is never used again (HTTP 410, close 4010)."""
+    """The channel is finished or expired and is never used again (HTTP 410, close 4010 and 4012)."""
 
     code = "AF914"
 
 
 class RelayLimit(RelayError):
-    """A limit of the relay was met (HTTP 429, close 4029); `retry_after` seconds is what it asked for."""
+    """A limit of the relay was met (HTTP 429, close 1009); `retry_after` seconds is what it asked for, if it did."""
 
     code = "AF915"
     retry_after: float = 0.0

@@ -43,6 +43,7 @@ class Limits:
         close_timeout: for the other side to answer a close.
         lifetime: of a channel when the POST names none.
         max_lifetime: the most that a POST may ask for.
+        abandon_timeout: during which both ends, after each has been there, are away, until their channel is finished.
         tombstones: finished channels that are remembered until they would have expired.
         drain: from the announcement that the relay goes away until it closes the sockets.
     """
@@ -71,6 +72,7 @@ class Limits:
     close_timeout: float = 5.0
     lifetime: float = 24 * 3600.0
     max_lifetime: float = 7 * 24 * 3600.0
+    abandon_timeout: float = 3600.0
     tombstones: int = 65536
     drain: float = 10.0
 

@@ -7,7 +7,6 @@ where a proxy can't lead. Redirects are refused: a capability is for one relay.
 from __future__ import annotations
 
 import base64
-import ipaddress
 import json
 import logging
 import os
@@ -28,7 +27,6 @@ from websockets.exceptions import (
     InvalidStatus,
     ProxyError,
 )
-from websockets.typing import Subprotocol
 
 from aiflow_jupyter.relay.errors import (
     CapabilityRefused,
@@ -42,13 +40,10 @@ from aiflow_jupyter.relay.errors import (
     WrongChannel,
 )
 from aiflow_jupyter.relay.frames import CHANNEL_BYTES, MAX_FRAME
+from aiflow_jupyter.relay.joining import SUBPROTOCOL, Role
+from aiflow_jupyter.relay.joining import loopback as loopback  # noqa: PLC0414  # hpc has it from here
 from aiflow_jupyter.relay.wire import Wire
 
-SUBPROTOCOL = Subprotocol("aiflow-relay.1")
-CLOSE_FINISHED = 4001  # by an end: END has been acknowledged, or nothing more will come
-CLOSE_SUPERSEDED = 4009
-CLOSE_GONE = 4010
-CLOSE_LIMIT = 4029
 FIRST_DELAY = 0.02
 LAST_DELAY = 2.0
 PING = 15.0  # seconds: below what proxies let a quiet line live
@@ -57,8 +52,6 @@ PING = 15.0  # seconds: below what proxies let a quiet line live
 # nobody who turns every logger up turns this one up too.
 _wire_log = logging.Logger(f"{__name__}.websocket", level=logging.INFO)  # noqa: LOG001
 _wire_log.parent = logging.getLogger(__name__)
-
-Role = Literal["producer", "consumer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +76,6 @@ class Channel:
 def join_token() -> str:
     """What one end of one process shows at every join, so that a reconnection is told from a third party."""
     return base64.urlsafe_b64encode(os.urandom(32)).rstrip(b"=").decode()
-
-
-def loopback(host: str) -> bool:
-    """Whether a host is this machine by its very name."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def address(relay: str, *, allow_plain: bool = False) -> SplitResult:
@@ -133,7 +116,7 @@ def refuse(status: int, body: bytes, retry_after: str | None = None) -> NoReturn
     if status == 401:
         raise CapabilityRefused(
             f"the relay does not accept this key or capability{said}",
-            hint="a capability expires at its channel's not_after; a key is made with `aiflow relay keys`",
+            hint="a capability expires at its channel's not_after; a key is made with `aiflow keys relay add NAME`",
         )
     if status == 403:
         raise WrongChannel(f"the capability is for another channel or role{said}", hint="use it where it was made for")
@@ -145,7 +128,7 @@ def refuse(status: int, body: bytes, retry_after: str | None = None) -> NoReturn
     if status == 410:
         raise ChannelFinished(f"the channel is finished or has expired{said}", hint="ask again, on a new channel")
     if status in {429, 503}:
-        wait = float(retry_after) if retry_after and re.fullmatch("[0-9]{1,5}", retry_after) else 0.0
+        wait = float(retry_after) if retry_after and re.fullmatch("[0-9]{1,6}", retry_after) else 0.0
         when = f" in {wait:g} s" if wait else " later"
         error: RelayLimit | RelayUnreachable
         if status == 429:
@@ -182,7 +165,7 @@ async def create_channel(
     import httpx  # noqa: PLC0415  # a worker joins channels and opens none: it starts without this
 
     if not re.fullmatch("[!-~]{1,4096}", key):
-        raise CapabilityRefused("that is no relay key", hint="copy it as `aiflow relay keys` showed it")
+        raise CapabilityRefused("that is no relay key", hint="copy it as `aiflow keys relay add NAME` showed it")
     parts = address(relay, allow_plain=allow_plain)
     base = parts.geturl()
     body = {} if not_after is None else {"not_after": not_after}

@@ -10,6 +10,7 @@ class Metrics:
 
     __slots__ = (
         "bytes",
+        "channels_abandoned",
         "channels_finished",
         "channels_opened",
         "closes",
@@ -29,6 +30,7 @@ class Metrics:
         self.joins = 0
         self.channels_opened = 0
         self.channels_finished = 0
+        self.channels_abandoned = 0
         self.paused_seconds = 0.0
         self.refusals: Counter[str] = Counter()
         self.closes: Counter[int] = Counter()
@@ -49,6 +51,7 @@ class Metrics:
         family("queued_bytes", "gauge", "Bytes waiting for slow sockets.", ("", queued))
         family("channels_opened_total", "counter", "Channels opened.", ("", self.channels_opened))
         family("channels_finished_total", "counter", "Channels that an end finished.", ("", self.channels_finished))
+        family("channels_abandoned_total", "counter", "Channels both ends left.", ("", self.channels_abandoned))
         family("joins_total", "counter", "Accepted joins.", ("", self.joins))
         family("frames_total", "counter", "Messages forwarded.", ("", self.frames))
         family("bytes_total", "counter", "Bytes of the messages forwarded.", ("", self.bytes))

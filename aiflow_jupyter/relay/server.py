@@ -31,10 +31,12 @@ from typing import Any, Self, cast
 from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.relay import channels
 from aiflow_jupyter.relay.admission import Admission, too_many
-from aiflow_jupyter.relay.capability import Role, Secret
+from aiflow_jupyter.relay.capability import Secret
 from aiflow_jupyter.relay.channels import Channels
 from aiflow_jupyter.relay.connection import Connection
-from aiflow_jupyter.relay.ends import SUBPROTOCOL, Socket, accept
+from aiflow_jupyter.relay.ends import Socket, accept
+from aiflow_jupyter.relay.frames import Hint
+from aiflow_jupyter.relay.joining import SUBPROTOCOL, Role, loopback
 from aiflow_jupyter.relay.keys import KeyStore
 from aiflow_jupyter.relay.limits import Limits, Network, source_of
 from aiflow_jupyter.relay.metrics import Metrics
@@ -81,7 +83,7 @@ class RelayServer:
         metrics_token: str | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        if tls is None and not (behind_proxy or insecure or _is_loopback(host)):
+        if tls is None and not (behind_proxy or insecure or loopback(host)):
             raise ConfigError(
                 f"a relay on {host} without TLS would show its capabilities to everyone on the way",
                 code="AF973",
@@ -160,7 +162,7 @@ class RelayServer:
         self.draining = True
         log.info("event=draining sockets=%d", len(self._sockets))
         for socket in list(self._sockets):
-            socket.hint(channels.GOING_AWAY)
+            socket.hint(Hint.LEAVING)
         if self._sockets:
             self._all_gone.clear()
             with contextlib.suppress(TimeoutError):
@@ -247,9 +249,9 @@ class RelayServer:
         if not self._sockets:
             self._all_gone.set()
 
-    def finish(self, channel: channels.Channel) -> None:
+    def finish(self, channel: channels.Channel, role: Role) -> None:
         """An end finished its channel."""
-        if self.channels.finish(channel):
+        if self.channels.finish(channel, role):
             self.metrics.channels_finished += 1
             log.info("event=finished channel=%s", channel.name)
 
@@ -284,7 +286,7 @@ class RelayServer:
             connection.answer(self._ready())
         elif head.path == "/metrics":
             _need_method(head, "GET")
-            connection.answer(self._scrape(head, source))
+            connection.answer(self._scrape(head, peer))
         else:
             raise Refusal(HTTPStatus.NOT_FOUND, "AF960", "not-found", "There is nothing here; a relay has /channels.")
 
@@ -295,13 +297,13 @@ class RelayServer:
             raise channels.full()
         return json_response(HTTPStatus.OK, {"status": "ready"})
 
-    def _scrape(self, head: Head, source: str) -> bytes:
+    def _scrape(self, head: Head, peer: str) -> bytes:
         if self._metrics_token is not None:
             given = (head.bearer() or "").encode("utf-8", "replace")
             allowed = hmac.compare_digest(given, self._metrics_token.encode())
         else:
             # A request that came through a proxy on this machine also comes from loopback.
-            allowed = _is_loopback(source) and not any(name in head.headers for name in _PROXY_HEADERS)
+            allowed = loopback(peer) and not any(name in head.headers for name in _PROXY_HEADERS)
         if not allowed:
             raise Refusal(
                 HTTPStatus.FORBIDDEN,
@@ -354,16 +356,17 @@ class RelayServer:
 
     async def _sweep(self) -> None:
         limits = self.limits
-        pause = min(5.0, limits.ping_interval / 4, limits.idle_timeout / 4, limits.stall_timeout / 4)
+        intervals = (limits.ping_interval, limits.idle_timeout, limits.stall_timeout, limits.abandon_timeout)
+        pause = min(channels.SWEEP, min(intervals) / 4)
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(pause)
             now = loop.time()
             for socket in list(self._sockets):
                 socket.check(now)
-            for channel in self.channels.expire(self._wall()):
-                for end in list(channel.ends.values()):
-                    end.dismiss(channels.EXPIRED, "the channel expired before the other end came")
+            for channel in self.channels.expire(self._wall(), now):
+                self.metrics.channels_abandoned += 1
+                log.info("event=abandoned channel=%s", channel.name)
 
 
 def _need_method(head: Head, method: str) -> None:
@@ -384,12 +387,3 @@ def _busy(reason: str, message: str) -> Refusal:
 def _draining() -> Refusal:
     message = "The relay goes away; try again in a moment, when it or another one is back."
     return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "AF957", "draining", message, retry_after=1)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_network(host, strict=False).is_loopback
-    except ValueError:
-        return False

@@ -11,6 +11,7 @@ from math import inf
 from typing import Any, Generic, Self, TypeVar
 
 from websockets.exceptions import ConnectionClosed
+from websockets.frames import CloseCode
 
 from aiflow_jupyter.relay.errors import (
     ChannelFinished,
@@ -21,7 +22,8 @@ from aiflow_jupyter.relay.errors import (
     RelayUnreachable,
     StreamIncomplete,
 )
-from aiflow_jupyter.relay.link import CLOSE_FINISHED, CLOSE_GONE, CLOSE_LIMIT, Link, delays
+from aiflow_jupyter.relay.joining import Close
+from aiflow_jupyter.relay.link import Link, delays
 from aiflow_jupyter.relay.session import Session
 from aiflow_jupyter.relay.wire import Message, Wire
 
@@ -47,7 +49,7 @@ class Shell(Generic[Machine]):
         self._chores: set[asyncio.Task[None]] = set()
         self._error: RelayError | None = None
         self._warned = False
-        self._gone = False  # the relay has finished the channel
+        self._gone = False  # the channel, as the relay says
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._link.host} {self._machine!r}>"
@@ -145,12 +147,13 @@ class Shell(Generic[Machine]):
         except TimeoutError:
             pass
         except ConnectionClosed as closed:
-            self._closed(closed.rcvd.code if closed.rcvd else None)
+            if closed.rcvd is not None:
+                self._closed(closed.rcvd.code)
         except RelayError as error:
             self._fail(error)
         else:
             await self._drained()
-        await self._close(CLOSE_FINISHED)
+        await self._close(Close.FINISHED)
         machine.detach(now())
 
     def _take(self, message: Message) -> None:
@@ -174,12 +177,16 @@ class Shell(Generic[Machine]):
             else:
                 deadline.reschedule(self._leave_at())
 
-    def _closed(self, code: int | None) -> None:
-        if code == CLOSE_GONE:
-            self._fail(ChannelFinished("the channel was finished before the stream's end", hint="ask again"))
+    def _closed(self, code: int) -> None:
+        """The relay closed the connection; any other code says that a new one is welcome."""
+        if code == Close.GONE:
             self._gone = True
-        elif code == CLOSE_LIMIT:
-            self._fail(RelayLimit("the relay ended the stream at one of its limits", hint="its operator knows which"))
+            self._fail(ChannelFinished("the other end finished the channel before the stream's end", hint="ask again"))
+        elif code == Close.EXPIRED:
+            self._gone = True
+            self._fail(ChannelFinished("the channel expired before the stream's end", hint="ask for a later not_after"))
+        elif code == CloseCode.MESSAGE_TOO_BIG:
+            self._fail(RelayLimit("the relay takes no message of this size", hint="its operator can raise the limit"))
 
     def _finished(self) -> bool:
         return self._machine.over and (self._gone or self._now() >= self._leave_at())
@@ -253,7 +260,7 @@ class Shell(Generic[Machine]):
             self._machine.tick(self._now())
         except RelayError as error:
             self._fail(error)
-            self._spawn(self._close(CLOSE_FINISHED))
+            self._spawn(self._close(Close.FINISHED))
             return
         self._kick()
         self._arm()

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import random
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any
 
 from aiflow_jupyter.relay.errors import ChannelFinished, DeliveryUnknown, RelayError, RemoteFailure, StreamCancelled
 from aiflow_jupyter.relay.frames import End, Status
-from aiflow_jupyter.relay.link import CLOSE_FINISHED, Link
+from aiflow_jupyter.relay.joining import Close
+from aiflow_jupyter.relay.link import Link
 from aiflow_jupyter.relay.protocol import DEFAULT_LIMITS, Consumer, Producer, StreamLimits, pack
 from aiflow_jupyter.relay.shell import Shell
 
@@ -149,10 +150,6 @@ class StreamProducer(Shell[Producer]):
         """
         await self._until(lambda: self._machine.cancelled)
 
-    def rest(self) -> list[bytes]:
-        """What the consumer has not acknowledged, sealed, for `StreamConsumer.feed`. Empty if none ever joined."""
-        return self._machine.rest()
-
     async def aclose(self) -> None:
         """Let the connection go. A stream that has not been ended is given up."""
         if self._machine.over and self._task is not None:
@@ -160,7 +157,9 @@ class StreamProducer(Shell[Producer]):
         await self._leave(1.0)
 
     def _fail(self, error: RelayError) -> None:
-        if isinstance(error, ChannelFinished) and self._machine.ended:
+        if isinstance(error, ChannelFinished) and self._machine.cancelled:
+            error = StreamCancelled("the consumer cancelled the stream and left")
+        elif isinstance(error, ChannelFinished) and self._machine.ended:
             error = DeliveryUnknown("everything was sent and the channel is finished, but no acknowledgement came")
         super()._fail(error)
 
@@ -240,23 +239,13 @@ class StreamConsumer(Shell[Consumer]):
         self._wake.set()
         self._kick()
 
-    def feed(self, frames: Iterable[bytes]) -> None:
-        """Take frames that came another way (`StreamProducer.rest`), checked like all others.
-
-        Raises:
-            RelayError: they are not this stream's.
-        """
-        self.start()
-        self._machine.feed(frames, self._now())
-        self._wake.set()
-        self._kick()
-
     async def aclose(self) -> None:
         """Let the connection go; a stream that is not at its end is cancelled first.
 
-        A stream that is at its end stays connected in the background for some seconds, in case its last
-        acknowledgement was lost. One whose producer has not been told to stop yet (its line may be cut) stays until it
-        has been, at most `linger` seconds. One that no producer has joined is finished, for one that comes late.
+        A stream that is at its end stays connected in the background until its producer has finished the channel, at
+        most for some seconds, in case its last acknowledgement was lost. One whose producer has not been told to stop
+        yet (its line may be cut) stays until it has been, at most `linger` seconds. One that no producer has joined is
+        finished, for one that comes late.
         """
         if self._task is not None and self._error is None and not self._machine.over:
             await self.cancel()
@@ -272,12 +261,12 @@ class StreamConsumer(Shell[Consumer]):
             if untold:
                 asyncio.get_running_loop().call_later(self._machine.limits.linger, self._give_up_telling, task)
         else:
-            await self._close(CLOSE_FINISHED)
+            await self._close(Close.FINISHED)
             await self._leave(1.0)
 
     def _give_up_telling(self, task: asyncio.Task[None]) -> None:
         if not task.done():
-            self._spawn(self._close(CLOSE_FINISHED))
+            self._spawn(self._close(Close.FINISHED))
             task.cancel()
 
     def _leave_at(self) -> float:

@@ -102,10 +102,6 @@ class SyncProducer:
         """The consumer does not want more."""
         return self._producer.cancelled
 
-    def rest(self) -> list[bytes]:
-        """As `StreamProducer.rest`."""
-        return self._producer.rest()
-
     def close(self) -> None:
         """Let the connection go; the thread ends."""
         if self._loop.is_closed():

@@ -39,12 +39,12 @@ from aiflow_jupyter.relay.errors import (
     RelayUnreachable,
     RemoteFailure,
     StreamCancelled,
-    StreamIncomplete,
     ValueRefused,
     WrongChannel,
 )
+from aiflow_jupyter.relay.joining import loopback
 from aiflow_jupyter.relay.keys import KeyStore
-from aiflow_jupyter.relay.link import Link, address, delays, loopback, refuse
+from aiflow_jupyter.relay.link import Link, address, delays, refuse
 from aiflow_jupyter.relay.server import RelayServer
 
 CHANNEL = "00" * 16
@@ -395,21 +395,6 @@ class TestALineThatBreaks:
         with pytest.raises(RelayUnreachable):
             await collect(StreamConsumer("http://127.0.0.1:9", CHANNEL, "capability", new_secret(), give_up=0.1))
 
-    async def test_what_was_not_delivered_can_be_fed(self, room):
-        producer, consumer = await room.pair()
-        async with consumer:
-            await producer.wait_for_consumer(10)
-            await producer.aclose()
-            with pytest.raises(StreamIncomplete):
-                await producer.send("late")
-            producer._machine._pending.append(b"\xa4rest")
-            producer._machine._pending_bytes += 5
-            consumer.feed(producer.rest())
-            values = aiter(consumer)
-            assert await anext(values) == "rest"
-            with pytest.raises(StreamCancelled):
-                await anext(values)
-
 
 class TestRefusals:
     async def test_a_key_that_is_unknown(self, room):
@@ -432,6 +417,102 @@ class TestRefusals:
         with pytest.raises(ChannelFinished):
             async with producer:
                 await producer.wait_for_consumer(10)
+
+    async def test_a_consumer_that_has_all_leaves_as_soon_as_its_producer_has_finished_the_channel(
+        self, room, monkeypatch
+    ):
+        monkeypatch.setattr("aiflow_jupyter.relay.streams.GOODBYE", 3600.0)
+        producer, consumer = await room.pair()
+        reader = asyncio.create_task(collect(consumer))
+        async with producer:
+            await producer.send("all")
+        assert await reader == ["all"]
+        await consumer._task
+        assert consumer.error is None
+        assert (room.relay.metrics.joins, room.relay.metrics.refusals) == (2, {})  # nor did it try to come back
+
+    async def test_a_producer_that_fails_ends_its_consumer_at_once_with_what_came_as_a_part(self, room):
+        producer, consumer = await room.pair()
+        async with consumer:
+            await producer.wait_for_consumer(10)
+            await producer.send("a part")
+            values = aiter(consumer)
+            assert await anext(values) == "a part"
+            producer._socket.stop(FrameError("what it received was no frame"))
+            with pytest.raises(ChannelFinished, match="other end"):
+                await anext(values)
+        with pytest.raises(FrameError):
+            await producer.end()
+
+    async def test_a_consumer_that_fails_cancels_its_producer(self, room):
+        producer, consumer = await room.pair()
+        async with consumer:
+            await producer.wait_for_consumer(10)
+            consumer._take(b"\x01\x09 no frame of this version")
+            with pytest.raises(FrameError):
+                await anext(aiter(consumer))
+            await producer.wait_cancelled()
+            with pytest.raises(StreamCancelled):  # and not that the delivery is unknown
+                await producer.end()
+            await producer.aclose()
+
+    @pytest.mark.parametrize(
+        ("code", "kind", "words"),
+        [
+            (1009, RelayLimit, "no message of this size"),
+            (4010, ChannelFinished, "the other end finished"),
+            (4012, ChannelFinished, "expired"),
+        ],
+    )
+    async def test_a_close_that_says_that_it_is_over_is_an_error_with_a_name(self, code, kind, words):
+        joins = 0
+
+        async def close(socket):
+            nonlocal joins
+            joins += 1
+            await socket.close(code)
+
+        async with serve(close, "127.0.0.1", 0, subprotocols=["aiflow-relay.1"]) as other:
+            url = f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}"
+            async with StreamConsumer(url, CHANNEL, "capability", new_secret()) as consumer:
+                with pytest.raises(kind, match=words):
+                    await consumer.wait_for_producer(10)
+        assert joins == 1
+
+    @pytest.mark.parametrize("code", [1000, 1001, 1011, 4009, 4011])
+    async def test_any_other_close_is_waited_out(self, code):
+        joins = 0
+
+        async def close(socket):
+            nonlocal joins
+            joins += 1
+            await socket.close(code if joins < 3 else 4010)
+
+        async with serve(close, "127.0.0.1", 0, subprotocols=["aiflow-relay.1"]) as other:
+            url = f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}"
+            async with StreamConsumer(url, CHANNEL, "capability", new_secret()) as consumer:
+                with pytest.raises(ChannelFinished):
+                    await consumer.wait_for_producer(10)
+        assert joins == 3
+
+    async def test_a_message_that_is_too_large_for_an_end_is_not_the_relays_limit(self):
+        joins = 0
+
+        async def send(socket):
+            nonlocal joins
+            joins += 1
+            if joins == 1:
+                await socket.send(bytes(20_000))
+                await socket.wait_closed()
+            else:
+                await socket.close(4010)
+
+        async with serve(send, "127.0.0.1", 0, subprotocols=["aiflow-relay.1"]) as other:
+            url = f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}"
+            async with StreamConsumer(url, CHANNEL, "capability", new_secret()) as consumer:
+                with pytest.raises(ChannelFinished):
+                    await consumer.wait_for_producer(10)
+        assert joins == 2
 
     async def test_a_cancel_reaches_a_producer_whose_line_comes_back_after_its_consumer_has_left(self, room):
         async with Gate(room.relay.port) as gate:
@@ -572,7 +653,7 @@ class TestSecrets:
 
 
 class TestTheWay:
-    @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.9.9.9", "::1", "a.localhost"])
+    @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "a.localhost"])
     def test_loopback_ignores_proxies(self, host):
         assert loopback(host)
         relay = f"http://[{host}]:1" if ":" in host else f"http://{host}:1"

@@ -7,6 +7,8 @@ import pytest
 
 from aiflow_jupyter.relay import errors, frames
 from aiflow_jupyter.relay.errors import RelayError
+from aiflow_jupyter.relay.joining import SUBPROTOCOL, Close
+from aiflow_jupyter.relay.limits import Limits
 from aiflow_jupyter.relay.protocol import DEFAULT_LIMITS
 
 TEXT = (files("aiflow_jupyter.relay") / "PROTOCOL.md").read_text()
@@ -29,9 +31,21 @@ def test_every_type_of_frame_is_in_it(kind):
     assert f"| {kind.value} {kind.name} |" in TEXT
 
 
+@pytest.mark.parametrize("code", Close)
+def test_every_code_of_a_close_is_in_it_with_whoever_sends_it(code):
+    sender = "end" if code is Close.FINISHED else "relay"
+    assert f"| {code.value} | {sender} |" in TEXT
+
+
+def test_it_has_no_code_of_a_close_that_nobody_sends():
+    assert {int(code) for code in re.findall(r"^\| (4\d{3}) \|", TEXT, re.MULTILINE)} == set(Close)
+
+
 @pytest.mark.parametrize(
     "sentence",
     [
+        f"`{SUBPROTOCOL}`, required both ways",
+        f"finished after {Limits().abandon_timeout / 3600:g} h",
         f"at most {frames.MAX_FRAME:,} bytes".replace(",", " "),
         f"they are {frames.INITIAL_FRAMES} and {frames.INITIAL_BYTES:,}".replace(",", " "),
         f"A value has at most {frames.MAX_VALUE >> 20} MiB",

@@ -155,14 +155,55 @@ async def test_a_finished_channel_delivers_what_is_in_flight_and_is_never_used_a
         await one.send(message)
     await one.close(4001)
     assert [await tools.receive(other) for _ in last] == last
-    assert await tools.receive(other) == tools.ALONE
+    assert await tools.closed(other) == 4010
     for role, token in tokens.items():
         assert await client.refused(channel, role, token) == (410, "AF955")
         assert await client.refused(channel, role) == (410, "AF955")
-    await other.send(b"still open")
-    await other.close(4001)
     assert len(client.relay.channels) == 0
     assert client.relay.metrics.channels_finished == 1
+    assert client.relay.metrics.closes == {4010: 1}
+
+
+async def test_an_end_that_does_not_leave_a_finished_channel_is_cut(serve, tools):
+    client = await serve(close_timeout=0.05)
+    channel = await client.open()
+    reader, _ = await client.raw(client.handshake(channel, "producer"))  # answers no close
+    await tools.until(lambda: client.relay.metrics.joins == 1)
+    consumer = await client.join(channel, "consumer")
+    await consumer.close(4001)
+    await tools.until(lambda: not client.relay._sockets)
+    assert (4010).to_bytes(2, "big") in await reader.read()
+
+
+async def test_a_channel_that_both_ends_have_left_is_finished_after_a_while(serve, tools):
+    client = await serve(abandon_timeout=0.2)
+    channel, queued = await client.open(), await client.open()
+    ends = [*await client.pair(channel), await client.join(queued, "consumer")]
+    for end in ends:
+        end.transport.abort()
+    await tools.until(lambda: client.relay.metrics.channels_abandoned == 1)
+    assert await client.refused(channel, "consumer") == (410, "AF955")
+    # Nobody has come as its producer yet: that one may stand in a queue.
+    assert len(client.relay.channels) == 1
+    await client.join(queued, "producer")
+
+
+async def test_a_channel_is_not_given_up_while_an_end_is_there_or_comes_back_in_time(serve, tools):
+    client = await serve()
+    channel, token = await client.open(), tools.join_token()
+    producer = await client.join(channel, "producer", token)
+    consumer = await client.join(channel, "consumer")
+    await consumer.close()
+    (open_,) = client.relay.channels._open.values()
+    expire, wall = client.relay.channels.expire, channel["not_after"] - 10
+    assert await tools.receive(producer) == tools.ALONE
+    assert await tools.receive(producer) == tools.ATTACHED
+    assert await tools.receive(producer) == tools.ALONE
+    assert expire(wall, open_.left + 36000) == []
+    await producer.close()
+    await tools.until(lambda: not open_.ends)
+    assert expire(wall, open_.left + 3599) == []
+    assert expire(wall, open_.left + 3601) == [open_]
 
 
 async def test_any_other_close_leaves_the_channel_to_be_joined_again(serve, tools):
@@ -204,14 +245,14 @@ async def test_an_expired_capability_is_refused_but_an_attached_channel_is_not_c
     now[0] = 3000.0
     swept = asyncio.Event()
     expire = client.relay.channels.expire
-    client.relay.channels.expire = lambda wall: (swept.set(), expire(wall))[1]
+    client.relay.channels.expire = lambda *times: (swept.set(), expire(*times))[1]
     await swept.wait()
     await producer.send(b"still here")
     assert await tools.receive(consumer) == b"still here"
     assert await client.refused(channel, "producer", token) == (401, "AF952")
     await producer.close()
     # The one that is left waits for nobody: the other can't come back.
-    assert await tools.closed(consumer) == 4010
+    assert await tools.closed(consumer) == 4012
     await tools.until(lambda: len(client.relay.channels) == 0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 
 import pytest
 from hypothesis import given
@@ -184,6 +185,12 @@ async def test_metrics_are_prometheus_text_with_nothing_that_names_anyone(serve,
     assert values["aiflow_relay_uptime_seconds"] >= 0
     for secret in (*channel.values(), client.key, "tester", "127.0.0.1"):
         assert str(secret) not in text
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
+async def test_metrics_are_for_this_machine_by_ipv6_too(serve):
+    client = await serve(host="::1")
+    assert (await client.request("GET", "/metrics")).status_code == 200
 
 
 async def test_metrics_are_for_this_machine_or_need_their_token(serve):
