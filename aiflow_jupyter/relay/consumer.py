@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any
 
@@ -75,7 +74,6 @@ class Consumer(Session):
         self._gap = False  # a frame after the one wanted has come
         self._behind: float | None = None  # since when something is known to be missing
         self._resumes = 0
-        self._feeding = False
 
     # What the application does
 
@@ -102,19 +100,6 @@ class Consumer(Session):
         while self._queue:
             self._consume(self._queue.popleft()[1])
         self._state(now)
-
-    def feed(self, frames: Iterable[bytes], now: float) -> None:
-        """Take frames that came another way (`Producer.rest`), checked like all others.
-
-        Raises:
-            RelayError: as `receive`.
-        """
-        self._feeding = True  # these were not sent on credit
-        try:
-            for frame in frames:
-                self.receive(frame, now)
-        finally:
-            self._feeding = False
 
     @property
     def ready(self) -> bool:
@@ -151,7 +136,7 @@ class Consumer(Session):
         plain = self._peer_seal.open(frame, Type.DATA, seq)
         kind, payload = unpack_data(plain)
         size = len(frame)
-        if not self._feeding and (
+        if (
             seq > self._consumed_frames + self.limits.window_frames
             or self._received_bytes + size > self._consumed_bytes + self.limits.window_bytes
         ):

@@ -42,7 +42,6 @@ from aiflow_jupyter.relay.frames import (
 )
 from aiflow_jupyter.relay.session import DEFAULT_LIMITS, Session, StreamLimits
 
-_OVERHEAD = HEADER.size + TAG_BYTES + 3  # of a DATA frame around its payload
 _ARRAY = 3  # bytes before the values of a batch
 
 
@@ -187,21 +186,6 @@ class Producer(Session):
     def over(self) -> bool:
         """END has been acknowledged: the consumer has everything."""
         return bool(self._end_seq) and self._base > self._end_seq
-
-    def rest(self) -> list[bytes]:
-        """Everything the consumer has not acknowledged, as frames to bring to it in another way.
-
-        It can be called after a failure, ends the stream if nobody has, and leaves credit aside: what waits is little.
-        Empty when no consumer ever joined, as there is no key then.
-        """
-        if self._seal is None:
-            return []
-        if self._closing is None:
-            self._closing = (Status.CANCELLED, "the consumer was lost")
-        while self._pending and (plain := self._cut(_OVERHEAD + self._payload)) is not None:
-            self._store(Type.DATA, plain)
-        self._seal_end()
-        return [self._opening.pack(self._salt, self._peer_salt), *self._stored]
 
     # Sealing
 

@@ -389,24 +389,6 @@ class TestResume:
         assert line.got == line.sent
         assert line.producer.over
 
-    def test_what_a_lost_consumer_did_not_get_can_be_brought_to_it_in_another_way(self):
-        line = joined()
-        line.send("a")
-        line.deliver()
-        line.consumer.detach(line.now)
-        for value in ("b", bytes(30_000), "c"):
-            line.now += 1
-            line.producer.send(pack(value), line.now)
-        with pytest.raises(PeerLost):
-            line.silence(line.producer, 200)
-        line.consumer.feed(line.producer.rest(), line.now)
-        line.take()
-        assert line.got == ["a", "b", bytes(30_000), "c"]
-        assert line.consumer.end.status is Status.CANCELLED
-
-    def test_nothing_is_left_to_bring_when_no_consumer_ever_joined(self):
-        assert Producer(SECRET, CHANNEL).rest() == []
-
 
 class TestEnds:
     def test_an_error_travels_with_its_message(self):
