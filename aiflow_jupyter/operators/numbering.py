@@ -12,13 +12,15 @@ T = TypeVar("T")
 
 
 class Recent(dict[str, T]):
-    """What is known of the lineages seen last; the one longest unused is forgotten when there are too many."""
+    """What is known of the lineages seen last; the one longest unused is forgotten when there are over `most`."""
+
+    most = MOST_LINEAGES
 
     def note(self, lineage: str, value: T) -> tuple[str, T] | None:
         """Remember a value, and give back what was forgotten for it."""
         self.pop(lineage, None)
         self[lineage] = value
-        if len(self) <= MOST_LINEAGES:
+        if len(self) <= self.most:
             return None
         oldest = next(iter(self))
         return oldest, self.pop(oldest)

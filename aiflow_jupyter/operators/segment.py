@@ -344,12 +344,16 @@ class _Segmenter:
         size = text_bytes(held.cutter.text)
         self._bytes += size - held.bytes
         held.bytes = size
-        while self._bytes > self._hold_bytes:
-            yield from self._close(self._open.pop(next(iter(self._open))))
+        if self._bytes > self._hold_bytes:
+            for each in list(self._open.values()):
+                yield from self._close(each)
+                if self._bytes <= self._hold_bytes:
+                    break
 
     def _close(self, held: _Open, *, complete: bool = True) -> Iterator[Event]:
         """Let go what waits of a lineage."""
         self._bytes -= held.bytes
+        held.bytes = 0
         assert held.last is not None
         for gap, text in held.cutter.rest():
             yield self._piece(held.last, gap, text, complete=complete and held.complete)
@@ -377,7 +381,8 @@ class _Segmenter:
             everything = kind == "end" or (kind == "flush" and not lineage)
             for each in list(self._open) if everything else [lineage]:
                 whole = kind in ("finish", "flush") or (kind == "end" and origin(each) is None)
-                if (held := self._open.pop(each, None)) is not None:
+                held = self._open.get(each) if kind == "flush" else self._open.pop(each, None)
+                if held is not None:
                     yield from self._close(held, complete=whole)
             if kind == "finish":
                 self._numbers.forget(lineage)
