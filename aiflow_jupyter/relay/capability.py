@@ -20,9 +20,7 @@ from pathlib import Path
 
 from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.relay.joining import Role
-from aiflow_jupyter.relay.private import EMPTY as EMPTY  # noqa: PLC0414  # hpc has it from here
-from aiflow_jupyter.relay.private import read_private
-from aiflow_jupyter.relay.private import write_private as write_private  # noqa: PLC0414  # hpc has it from here
+from aiflow_jupyter.relay.private import EMPTY, read_private, write_private
 
 _LAYOUT = struct.Struct(">BB16sQ8s")
 _VERSION = 1

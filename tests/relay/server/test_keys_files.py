@@ -10,10 +10,11 @@ from click.testing import CliRunner
 
 from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.hpc.command import worker_key
-from aiflow_jupyter.relay.capability import Secret, write_private
+from aiflow_jupyter.relay.capability import Secret
 from aiflow_jupyter.relay.command import keys as keys_command
 from aiflow_jupyter.relay.command import relay as relay_command
 from aiflow_jupyter.relay.keys import KeyStore
+from aiflow_jupyter.relay.private import write_private
 
 
 @pytest.fixture
