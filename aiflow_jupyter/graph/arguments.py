@@ -245,7 +245,7 @@ class _Arguments:
         found = "", ""
         if parameter is not None and parameter.gets == "arguments":
             if function.yields:
-                found = f"{name!r} yields; a tool returns its result", "return a list"
+                found = f"{name!r} yields; here a function has to return", "return a list"
         elif function.problem:
             found = f"{name!r} can't be called with one value: {function.problem}", f"def {name}(text: str): ..."
         elif parameter is None or signature is None:

@@ -7,11 +7,19 @@ What a provider, a socket, a user's own code or an event's payload takes is not 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from aiflow_jupyter.graph.shape import Shape, Weights
 from aiflow_jupyter.graph.signatures import OperatorSignature, Signatures
 from aiflow_jupyter.graph.spec import GraphSpec, NodeSpec
+
+MOST_SPECULATIVE: Final = 256
+"""Outputs of a speculative node that wait for a verdict, unless the policy's `hold` says otherwise."""
+
+MOST_TOGETHER: Final = 64
+"""Outputs that one transactional call may give, unless the policy's `hold` says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,7 @@ def bounds(spec: GraphSpec, signatures: Signatures) -> GraphBound:
         signatures: the known operators; they say what each holds.
     """
     shape = Shape(spec)
-    skews = skews_of(spec, shape, signatures)
+    skews = skews_of(spec, shape, lambda node: signatures.get(spec.nodes[node].operator))
     feedback = dict.fromkeys(spec.nodes, 0)
     for edge in shape.edges.values():
         if edge.feedback is not None:
@@ -98,19 +106,23 @@ def bounds(spec: GraphSpec, signatures: Signatures) -> GraphBound:
 
 
 def held(node: NodeSpec, signature: OperatorSignature | None, skew: int = 0) -> int:
-    """The events that a node's operator may keep.
+    """The events that a node may keep: its operator, and its guardian for the sake of its policy.
 
     Args:
         node: the node.
         signature: its operator's; None for a function.
         skew: for a join, how far its branches may be apart.
     """
+    policy = node.policy
     own = signature.holds(node.args) if signature is not None else 0
     if signature is not None and signature.pairs:
         own = max(own, skew)
-    if own or node.policy.effect == "speculative":
-        return node.policy.hold or own
-    return 0
+    kept = (policy.hold or own) if own else 0
+    if policy.effect == "speculative":
+        kept += policy.hold or MOST_SPECULATIVE
+    if policy.state == "transactional" and (signature is None or signature.results in ("many", "gathered")):
+        kept += policy.hold or MOST_TOGETHER
+    return kept
 
 
 def skew(spec: GraphSpec, join: str, signatures: Signatures | None = None) -> int:
@@ -128,24 +140,24 @@ def skew(spec: GraphSpec, join: str, signatures: Signatures | None = None) -> in
         the events of one branch that may wait for their partners; 1 where the branches are bare edges.
     """
     shape = Shape(spec)
-    return _skew(shape, join, _weights(spec, shape, signatures or {}))
+    known = signatures or {}
+    return _skew(shape, join, owned(spec, shape, lambda node: known.get(spec.nodes[node].operator)))
 
 
-def skews_of(spec: GraphSpec, shape: Shape, signatures: Signatures) -> dict[str, int]:
+Lookup = Callable[[str], OperatorSignature | None]
+"""Gives the signature of a node's operator; None where there is none, or it can't be asked."""
+
+
+def skews_of(spec: GraphSpec, shape: Shape, signature: Lookup) -> dict[str, int]:
     """The skew of every node that pairs."""
-    joins = [n for n, each in spec.nodes.items() if (s := signatures.get(each.operator)) is not None and s.pairs]
-    if not joins:
-        return {}
-    weights = _weights(spec, shape, signatures)
-    return {node: _skew(shape, node, weights) for node in joins}
+    joins = [node for node in spec.nodes if (known := signature(node)) is not None and known.pairs]
+    weights = owned(spec, shape, signature) if joins else None
+    return {node: _skew(shape, node, weights) for node in joins} if weights else {}
 
 
-def _weights(spec: GraphSpec, shape: Shape, signatures: Signatures) -> Weights:
-    """What each node can own, a join inside a branch by what it holds itself."""
-    return Weights(
-        shape,
-        {node: each.policy.bound + held(each, signatures.get(each.operator)) for node, each in spec.nodes.items()},
-    )
+def owned(spec: GraphSpec, shape: Shape, signature: Lookup) -> Weights:
+    """What each node can own; a join inside a branch by what it says itself."""
+    return Weights(shape, {node: each.policy.bound + held(each, signature(node)) for node, each in spec.nodes.items()})
 
 
 def _skew(shape: Shape, join: str, weights: Weights) -> int:

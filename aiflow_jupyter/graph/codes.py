@@ -1,6 +1,7 @@
-"""The codes of what the checks find: stable, one meaning each.
+"""The codes of what is wrong with a graph: stable, one meaning each.
 
-`AF1xx` (the language's own), `AF6xx` and above stand where they are raised.
+`AF1xx` language, `AF2xx` structure, `AF3xx` types, `AF4xx` policy, `AF5xx` liveness. Some are also met at run time,
+where a value or a function turns out to be what no check could know. Those from `AF6xx` on stand where they are raised.
 """
 
 from __future__ import annotations
@@ -13,9 +14,16 @@ Severity = Literal["error", "warning"]
 
 CODES: Final[Mapping[str, tuple[Severity, str]]] = MappingProxyType(
     {
+        "AF100": ("error", "the text can't be read"),
+        "AF101": ("error", "there is too much of it"),
         "AF102": ("error", "the graph has no nodes"),
+        "AF103": ("error", "a name or a value can't be written so"),
+        "AF104": ("error", "something is given twice"),
+        "AF105": ("error", "the brackets behind an edge say something else than feedback"),
+        "AF106": ("error", "a key of the JSON form is unknown, missing or of the wrong type"),
+        "AF200": ("error", "the spec is not valid"),
         "AF201": ("error", "no operator or function has that name"),
-        "AF202": ("error", "two names can't be told apart"),
+        "AF202": ("error", "two nodes have one name"),
         "AF203": ("error", "the node has no such port, or none was named"),
         "AF204": ("error", "an argument is unknown, missing or has a value that it can't have"),
         "AF205": ("error", "no function, object, exception or flow has that name"),
@@ -31,11 +39,14 @@ CODES: Final[Mapping[str, tuple[Severity, str]]] = MappingProxyType(
         "AF215": ("error", "the inputs of a join never share a lineage"),
         "AF216": ("error", "one event becomes many between split and join"),
         "AF301": ("error", "an edge carries what its target can't take"),
+        "AF302": ("error", "a model is asked neither a text nor messages"),
         "AF303": ("error", "a function is of a sort that can't be used there"),
         "AF304": ("error", "pieces of a stream go to a node that works on whole values"),
         "AF305": ("warning", "an edge may carry what its target can't take"),
         "AF306": ("error", "the type of what is injected is unknown, or its node can't take it"),
         "AF307": ("warning", "a function has no type hints: it is taken as Any"),
+        "AF308": ("error", "a template names what its value does not have"),
+        "AF401": ("error", "a policy is unknown or has a value that it can't have"),
         "AF402": ("error", "a node that works one event at a time has several workers"),
         "AF403": ("error", "calls that share state run at once, and no state mode is named"),
         "AF404": ("error", "state that is partitioned has no key, or the key no partitioned state"),
@@ -49,6 +60,7 @@ CODES: Final[Mapping[str, tuple[Severity, str]]] = MappingProxyType(
         "AF501": ("warning", "branches that meet again may wait for each other"),
         "AF502": ("error", "a join may wait for an event that can't come any more: its limit is too small"),
         "AF503": ("warning", "it is not proved that a loop can't overflow"),
+        "AF510": ("error", "a run is stuck: nodes wait for each other"),
     }
 )
 """What each code says, and whether the graph may run all the same."""

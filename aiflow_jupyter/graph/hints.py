@@ -257,7 +257,7 @@ def _word(hint: Any, depth: int = 0) -> str:
         return "..."
     args = typing.get_args(hint)
     base = _base(hint)
-    name = type.__getattribute__(base, "__name__") if isinstance(base, type) else str(base).removeprefix("typing.")
+    name = type.__getattribute__(base, "__name__") if isinstance(base, type) else str(base).rpartition(".")[2]
     if not args or depth > 2 or base is Callable:
         return name[:60]
     return f"{name[:60]}[{', '.join(_word(each, depth + 1) for each in args[:4])}]"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from aiflow_jupyter.graph.bounds import branches_of, held, skews_of
+from aiflow_jupyter.graph.bounds import branches_of, held, owned, skews_of
 from aiflow_jupyter.graph.review import Review
 from aiflow_jupyter.graph.shape import Weights
 
@@ -28,9 +28,7 @@ def check_liveness(review: Review) -> None:
 
 
 def _joins(review: Review) -> None:
-    for node, needed in skews_of(review.spec, review.shape, review.signatures).items():
-        if node in review.doubtful:
-            continue
+    for node, needed in skews_of(review.spec, review.shape, review.sure).items():
         spec = review.spec.nodes[node]
         limit, policy = spec.args.get("limit"), spec.policy
         for kept, path, words in (
@@ -55,7 +53,7 @@ def _merges(review: Review) -> None:
         if signature is None or spec.args.get("order") != "source" or len(shape.into[node]) < 2:
             continue
         if weights is None:
-            weights = Weights(shape, {name: each.policy.bound for name, each in review.spec.nodes.items()})
+            weights = owned(review.spec, shape, review.sure)
         sides = [shape.ancestors[shape.edges[index].source] for index in shape.into[node]]
         meeting = any(one & other for one, other in pairwise(sides))
         needed = 1 + max(weights.sum(branch) for branch in branches_of(shape, node))
@@ -84,7 +82,7 @@ def _loops(review: Review) -> None:
         heads = list(dict.fromkeys(shape.edges[index].target for index in back))
         head = heads[0]
         if weights is None:
-            weights = _owned(review)
+            weights = owned(review.spec, shape, review.sure)
         policy = review.spec.nodes[head].policy
         inside = weights.sum(loop) - policy.queue
         least = min(back, key=lambda index: _limit(review, index))
@@ -116,15 +114,6 @@ def _inside(review: Review, index: int, loop: int) -> bool:
 def _limit(review: Review, index: int) -> int:
     feedback = review.shape.edges[index].feedback
     return feedback.limit if feedback is not None else 0
-
-
-def _owned(review: Review) -> Weights:
-    """What each node can own."""
-    spec = review.spec
-    return Weights(
-        review.shape,
-        {node: each.policy.bound + held(each, review.sure(node), 0) for node, each in spec.nodes.items()},
-    )
 
 
 def _grows(review: Review, nodes: list[str], head: str, back: list[int]) -> str:

@@ -176,9 +176,9 @@ class _Policies:
             return
         review = self.review
         signature = review.signature(node)
-        if signature is not None and signature.sink:
-            message = "a sink gives nothing that could be held until a verdict"
-            self.found(node, "effect", message, "AF409", "make the node before it speculative")
+        if signature is not None and (signature.sink or signature.ports is not None):
+            what = "a sink gives nothing that could be held" if signature.sink else "what is routed is not held"
+            self.found(node, "effect", f"{what} until a verdict", "AF409", "make the node before it speculative")
         elif not self.judged & review.shape.bit[node]:
             judges = [each.name for each in review.signatures.values() if each.verdicts] or ["guard"]
             message = "no node that gives verdicts leads to it: its outputs would be held for ever"
@@ -224,7 +224,7 @@ class _Policies:
             self.found(node, "order", "order=none has no effect with one worker", "AF405", "leave out order")
         signature = self.review.sure(node)
         args = self.review.spec.nodes[node].args
-        if policy.hold is not None and policy.effect != "speculative":
+        if policy.hold is not None and policy.effect != "speculative" and policy.state != "transactional":
             known = signature is not None or self.review.bare(node)
             if known and not (signature and (signature.holds(args) or signature.pairs)):
                 operator = self.review.spec.nodes[node].operator

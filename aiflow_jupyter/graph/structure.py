@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import unicodedata
-
 from aiflow_jupyter.graph.review import Path, Review
 from aiflow_jupyter.graph.signatures import OperatorSignature
 from aiflow_jupyter.graph.spec import EdgeSpec
 
 
 def check_structure(review: Review) -> None:
-    """Check names, edges, ports, cycles and reach."""
-    _names(review)
+    """Check edges, ports, cycles and reach."""
     _edges(review)
     _cycles(review)
     _reach(review)
     _ports(review)
     _places(review)
-
-
-def _names(review: Review) -> None:
-    """Names that differ in no way that Python sees would be one variable in the graph's Python form."""
-    seen: dict[str, str] = {}
-    for node in review.spec.nodes:
-        name = node if node.isascii() else unicodedata.normalize("NFKC", node)
-        first = seen.setdefault(name, node)
-        if first != node:
-            message = f"the names {first!r} and {node!r} are one name to Python: {name!r}"
-            review.found(message, "AF202", ("nodes", node), "give one of them another name")
 
 
 def _edges(review: Review) -> None:
@@ -40,7 +26,7 @@ def _edges(review: Review) -> None:
                 review.found(f"no node is called {name!r}", "AF206", (*path, end), review.nearest(name, spec.nodes))
         if index not in review.shape.edges:
             continue
-        key = (edge.source, edge.port, edge.target)
+        key = (edge.source, edge.port, edge.target, edge.feedback is None)
         if key in seen:
             review.found(f"the edge {edge.source} -> {edge.target} is there twice", "AF207", path)
         seen.add(key)
@@ -122,6 +108,8 @@ def _reach(review: Review) -> None:
             message = f"nothing takes what node {node!r} gives" if ending else f"no way leads from {node!r} to a sink"
             hint = f'end it with a sink: {node} -> out, out = sink(var="result")'
             review.found(message, "AF208", ("nodes", node), hint)
+            if not ending:
+                told |= shape.reached([node]) | shape.reached([node], backward=True)
     lost = any(edge.target not in spec.nodes for edge in spec.edges)  # what has the wrong name there may mean the sink
     for node in sinks:
         if node not in receiving and node not in spec.inject and len(spec.nodes) > 1 and not lost:
@@ -135,9 +123,9 @@ def _ports(review: Review) -> None:
         connected.setdefault(edge.source, set()).add(edge.port)
     for node, ports in connected.items():
         signature = review.sure(node)
-        if signature is None or signature.sink:
+        if signature.sink if signature else not review.bare(node):
             continue
-        if signature.ports is None:
+        if signature is None or signature.ports is None:
             missing = [] if None in ports else [""]
         elif "else" in ports:
             missing = []

@@ -175,6 +175,9 @@ class Flows:
 
 def returned_by(function: FunctionType, taken: Stream, *, items: bool = False) -> Stream:
     """What leaves a node that gives what a function returns: text stays what it was, anything else is a `value`."""
+    if taken.kinds is not None and not function.event and not has(function.takes, Any):
+        fitting = (k for k in taken.kinds if any(fits(PAYLOADS.get(k, Any), each) for each in function.takes))
+        taken = Stream(frozenset(fitting) or None, taken.value)  # where none fits, that is said to be wrong already
     gives = function.iterable or ANYTHING if items and not function.yields else function.gives
     if has(gives, Event):
         return _ANY
@@ -297,22 +300,24 @@ class _Edges:
             return
         given = arriving.payloads()
         for wanted in self.wants[node]:
-            self.payloads(given, wanted, node, path, what, code)
+            if not self.payloads(given, wanted, node, path, what, code):
+                break
 
     def payloads(
         self, given: Alternatives, wanted: tuple[str, Alternatives], node: str, path: Path, what: str, code: str
-    ) -> None:
+    ) -> bool:
         """Check the payloads that come to a node against what one of its functions takes."""
         name, takes = wanted
         wrong = [each for each in given if not self.fits(each, takes)]
         if not wrong or (len(given) > 1 and all(each is ToolFragment for each in wrong)):  # an answer mostly has none
-            return
+            return True
         if len(wrong) == len(given):
             message = f"{node!r} can't take {what}: {name} takes {words(takes)}, it is {words(given)}"
             self.review.found(message, code, path, self.map(given, takes))
         else:
             message = f"{node!r} may get {words(tuple(wrong))} from {what}: {name} takes {words(takes)}"
             self.review.found(message, "AF305", path, f"have {name} take it, or let only the others through")
+        return False
 
     def fits(self, given: Any, takes: Alternatives) -> bool:
         """Whether a value of a type may be one of several; known for each pair from the first time on."""
