@@ -102,6 +102,7 @@ class Guardian(Admission):
 
     Attributes:
         most: the most data events that it has owned.
+        held_ns: the longest that its code held the event loop, where somebody watched.
         lag_ns: what has passed between an event's arrival at its source and its service here, in all; None where the
             source does not stamp its events.
     """
@@ -123,6 +124,7 @@ class Guardian(Admission):
         "errors",
         "finishes",
         "first_ns",
+        "held_ns",
         "histogram",
         "holds",
         "inputs",
@@ -169,6 +171,7 @@ class Guardian(Admission):
         self.processed = self.emitted = self.errors = self.unrouted = self.retries = 0
         self.most = self.wait_ns = self.service_ns = self.blocked_ns = self.first_ns = 0
         self.lag_ns: int | None = None
+        self.held_ns = 0
         self.histogram = [0] * BUCKETS
 
     # -- wiring
@@ -198,6 +201,15 @@ class Guardian(Admission):
 
     def working(self) -> bool:
         """Whether something goes on here by itself: code of the node that runs or is about to, a thread, a stream."""
+        raise NotImplementedError
+
+    def busy_for(self, now: int) -> int:
+        """Nanoseconds of service so far, in all workers."""
+        del now
+        return self.service_ns
+
+    def blocked_for(self, now: int) -> int:
+        """Nanoseconds that outputs waited for their receivers so far, in all workers."""
         raise NotImplementedError
 
     def owned(self) -> int:

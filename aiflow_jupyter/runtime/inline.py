@@ -61,6 +61,10 @@ class InlineGuardian(Guardian):
         """Whether the last output waits for a receiver."""
         return self.pending > 0
 
+    def blocked_for(self, now: int) -> int:
+        """Also what is blocked now."""
+        return self.blocked_ns + (now - self._blocked_at if self.pending else 0)
+
     def working(self) -> bool:
         """Whether a call is under way, or is to go on."""
         return self.busy and not self.pending and not self.paused

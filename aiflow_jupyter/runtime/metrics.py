@@ -5,8 +5,9 @@ Guardians only count; everything here is read from their counters when somebody 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
 from aiflow_jupyter.events import Event, Finish, Usage
@@ -104,8 +105,16 @@ class NodeStatus:
         processed, emitted, dropped, errors, unrouted: events since the run began.
         wait_s, service_s, blocked_s: seconds in all that events waited in the queue, were served, and that results
             waited for the receiver.
-        first_s: seconds from the run's start until the first event entered service, None before.
+        first_s: seconds from the run's start until the first event entered service (TTFPT), None before.
         p50_s, p95_s, p99_s: service time by percentile, from a histogram of powers of two (upper edges).
+        owned, most: data events that it owns now, and the most that it has owned; never above `bound`.
+        drops: dropped events by kind.
+        conflated: events whose text was put behind another's in a full queue.
+        retries: calls that were repeated.
+        busy, blocked, idle: shares of its workers' time; they add up to 1.
+        lag_s: mean seconds from an event's arrival at its source to its service here, None where the source does not
+            stamp its events.
+        held_loop_s: the longest that its code held the event loop, 0 where nobody noticed any.
     """
 
     node: str
@@ -127,11 +136,25 @@ class NodeStatus:
     p50_s: float | None
     p95_s: float | None
     p99_s: float | None
+    owned: int = 0
+    most: int = 0
+    drops: Mapping[str, int] = field(default_factory=dict)
+    conflated: int = 0
+    retries: int = 0
+    busy: float = 0.0
+    blocked: float = 0.0
+    idle: float = 1.0
+    lag_s: float | None = None
+    held_loop_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """A whole run at one instant; `rows()` suits `pandas.DataFrame(...)`."""
+    """A whole run at one instant; `rows()` suits `pandas.DataFrame(...)`.
+
+    Attributes:
+        ttft_s: seconds until the first token of the first answer that has one, None before.
+    """
 
     run_id: str
     name: str
@@ -139,10 +162,11 @@ class RunStatus:
     elapsed_s: float
     message: str
     nodes: tuple[NodeStatus, ...]
+    ttft_s: float | None = None
 
     def rows(self) -> list[dict[str, Any]]:
-        """One dict per node."""
-        return [asdict(node) for node in self.nodes]
+        """One dict per node, with the run's time to the first token beside the node's time to the first event."""
+        return [asdict(node) | {"ttft_s": self.ttft_s} for node in self.nodes]
 
 
 class Counted(Protocol):
@@ -153,13 +177,17 @@ class Counted(Protocol):
     workers: int
     bound: int
     peak: int
+    most: int
+    drops: Counter[str]
+    conflated: int
+    retries: int
+    held_ns: int
+    lag_ns: int | None
     processed: int
     emitted: int
     errors: int
     unrouted: int
     wait_ns: int
-    service_ns: int
-    blocked_ns: int
     first_ns: int
     histogram: list[int]
     closed: bool
@@ -175,6 +203,15 @@ class Counted(Protocol):
 
     def active(self) -> int:
         """Events in service."""
+
+    def owned(self) -> int:
+        """Data events that it owns."""
+
+    def busy_for(self, now: int) -> int:
+        """Nanoseconds of service so far."""
+
+    def blocked_for(self, now: int) -> int:
+        """Nanoseconds that outputs waited so far."""
 
     def blocked(self) -> bool:
         """Whether an output waits for its receiver."""
@@ -193,8 +230,16 @@ def percentile(histogram: Sequence[int], share: float) -> float | None:
     return None
 
 
-def node_status(guardian: Counted, run: RunState, started: int, failed: str | None) -> NodeStatus:
-    """Read one guardian's counters; safe from any thread, as every figure is read on its own."""
+def node_status(guardian: Counted, run: RunState, started: int, now: int, failed: str | None) -> NodeStatus:
+    """Read one guardian's counters; safe from any thread, as every figure is read on its own.
+
+    Args:
+        guardian: the node.
+        run: the run's state.
+        started: when the run began, nanoseconds of its clock; 0 before.
+        now: the clock, or when the run ended.
+        failed: the node that failed the run.
+    """
     if guardian.node == failed:
         state: NodeState = "failed"
     elif guardian.done:
@@ -206,6 +251,11 @@ def node_status(guardian: Counted, run: RunState, started: int, failed: str | No
     else:
         state = "running" if guardian.active() else "idle"
     histogram = list(guardian.histogram)
+    service, waiting = guardian.busy_for(now), guardian.blocked_for(now)
+    time = guardian.workers * (now - started) if started else 0
+    busy = min(1.0, service / time) if time > 0 else 0.0
+    blocked = min(1.0 - busy, waiting / time) if time > 0 else 0.0
+    served = max(guardian.processed, 1)
     return NodeStatus(
         node=guardian.node,
         state=state,
@@ -220,10 +270,20 @@ def node_status(guardian: Counted, run: RunState, started: int, failed: str | No
         errors=guardian.errors,
         unrouted=guardian.unrouted,
         wait_s=guardian.wait_ns / 1e9,
-        service_s=guardian.service_ns / 1e9,
-        blocked_s=guardian.blocked_ns / 1e9,
+        service_s=service / 1e9,
+        blocked_s=waiting / 1e9,
         first_s=(guardian.first_ns - started) / 1e9 if guardian.first_ns else None,
         p50_s=percentile(histogram, 0.50),
         p95_s=percentile(histogram, 0.95),
         p99_s=percentile(histogram, 0.99),
+        owned=guardian.owned(),
+        most=guardian.most,
+        drops=dict(guardian.drops),
+        conflated=guardian.conflated,
+        retries=guardian.retries,
+        busy=busy,
+        blocked=blocked,
+        idle=1.0 - busy - blocked,
+        lag_s=None if guardian.lag_ns is None or not guardian.first_ns else guardian.lag_ns / 1e9 / served,
+        held_loop_s=guardian.held_ns / 1e9,
     )

@@ -73,6 +73,7 @@ class PartitionedGuardian(WorkerGuardian):
     async def _work(self) -> None:
         scheduler = self.scheduler
         worker = Worker(self.node)
+        self._crew.append(worker)
         scheduler.enter(worker, scheduler.clock())
         self._waking = False
         while not self.closed:
@@ -150,7 +151,7 @@ class PartitionedGuardian(WorkerGuardian):
                 await self._stream(taken.ticket, event, worker)
                 return
             scheduler.current = self
-            start = scheduler.clock()
+            start = worker.since = scheduler.clock()
             try:
                 if taken.key is _NO_KEY:
                     self._key(event)
@@ -161,6 +162,7 @@ class PartitionedGuardian(WorkerGuardian):
                     raise
                 results = list(self._failure(event, error))
             finally:
+                worker.since = 0
                 self._served(scheduler.clock() - start)
             if self._ordered:
                 await self._settle(taken.ticket, results, worker)

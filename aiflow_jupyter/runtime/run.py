@@ -27,6 +27,7 @@ from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph.problems import nearest
 from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.runtime.behaviour import Binding, Collected, Operator
+from aiflow_jupyter.runtime.bottleneck import Bottleneck, bottleneck
 from aiflow_jupyter.runtime.deadlock import Detector
 from aiflow_jupyter.runtime.guardian import Guardian
 from aiflow_jupyter.runtime.injection import kind_of
@@ -373,9 +374,18 @@ class Run:
 
     def status(self) -> RunStatus:
         """The figures of now, for people and for the widget."""
-        nodes = tuple(node_status(g, self.state, self._started, self._failed_node) for g in self.guardians.values())
+        now = self._ended or self._scheduler.clock()
+        nodes = tuple(
+            node_status(g, self.state, self._started, now, self._failed_node) for g in self.guardians.values()
+        )
         message = self.error.message if self.error is not None else ""
-        return RunStatus(self.id, self.spec.name, self.state, self.elapsed_s, message, nodes)
+        first = min((answer.first for answer in self.answers if answer.first), default=0)
+        ttft = (first - self._started) / 1e9 if first and self._started else None
+        return RunStatus(self.id, self.spec.name, self.state, self.elapsed_s, message, nodes, ttft)
+
+    def bottleneck(self) -> Bottleneck | None:
+        """The node that holds the others up, and what would help; None while none does."""
+        return bottleneck(self.status(), self.spec, {name: g.inline for name, g in self.guardians.items()})
 
     # -- reports of the guardians
 

@@ -20,7 +20,10 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from aiflow_jupyter.runtime.guardian import Guardian
 
 SLICE_NS = 1_000_000
 MIN_SLICE_NS = 50_000
@@ -69,7 +72,7 @@ class Scheduler:
         self.slice_end = 0
         self.slice_ns = SLICE_NS
         self.owner: object | None = None
-        self.current: object | None = None
+        self.current: Guardian | None = None
         self.ready: deque[Resumable] = deque()
         self._armed = False
         self._running = False

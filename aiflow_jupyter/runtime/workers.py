@@ -17,12 +17,18 @@ from aiflow_jupyter.runtime.scheduler import Scheduler
 
 
 class Worker:
-    """One worker of a `WorkerGuardian`: a task, and where it waits while its output is refused."""
+    """One worker of a `WorkerGuardian`: a task, and where it waits while its output is refused.
 
-    __slots__ = ("future", "node", "pending")
+    Attributes:
+        since: when what is in service now began, 0 for nothing.
+        blocked_at: since when its output waits for a receiver, 0 where none does.
+    """
+
+    __slots__ = ("blocked_at", "future", "node", "pending", "since")
 
     def __init__(self, node: str) -> None:
         self.node = node
+        self.since = self.blocked_at = 0
         self.pending = 0
         self.future: asyncio.Future[None] | None = None
 
@@ -45,6 +51,7 @@ class WorkerGuardian(Guardian):
     __slots__ = (
         "_acting",
         "_blocked",
+        "_crew",
         "_fenced",
         "_head",
         "_held",
@@ -82,6 +89,7 @@ class WorkerGuardian(Guardian):
         self._waking = False
         self._spare = policy.workers
         self._tasks: set[asyncio.Task[None]] = set()
+        self._crew: list[Worker] = []
         self._in_service = 0
         self._acting = 0
         self._blocked = 0
@@ -97,6 +105,14 @@ class WorkerGuardian(Guardian):
     def blocked(self) -> bool:
         """Whether any worker waits for a receiver."""
         return self._blocked > 0
+
+    def busy_for(self, now: int) -> int:
+        """Also what is in service now."""
+        return self.service_ns + sum(now - since for worker in self._crew if (since := worker.since))
+
+    def blocked_for(self, now: int) -> int:
+        """Also what is blocked now."""
+        return self.blocked_ns + sum(now - at for worker in self._crew if (at := worker.blocked_at))
 
     def working(self) -> bool:
         """Whether a call, a stream or a wake-up is under way."""
@@ -177,6 +193,7 @@ class WorkerGuardian(Guardian):
         clock = scheduler.clock
         queue = self.queue
         worker = Worker(self.node)
+        self._crew.append(worker)
         streams = self.behaviour.mode == "stream"
         ordered = self._ordered
         loose = self._loose
@@ -230,7 +247,7 @@ class WorkerGuardian(Guardian):
                     now = clock()
                 else:
                     scheduler.current = self
-                    start = now
+                    start = worker.since = now
                     out, failure = None, None
                     try:
                         out = await call(event)
@@ -240,6 +257,7 @@ class WorkerGuardian(Guardian):
                         failure = list(self._failure(event, error))
                     finally:
                         now = clock()
+                        worker.since = 0
                         self._served(now - start)
                     if ordered:
                         await self._settle(ticket, failure or self._results(event, out), worker)
@@ -306,10 +324,12 @@ class WorkerGuardian(Guardian):
         lineage = event.lineage
         failure: BaseException | None = None
         took = 0
-        start = clock()
+        start = worker.since = clock()
         try:
             async for out in stream:
-                took += clock() - start
+                took += (step := clock() - start)
+                self.service_ns += step
+                worker.since = 0
                 lineage = out.lineage
                 if ticket != self._head:  # both stay 0 where there is no order
                     await self._turn(ticket)
@@ -320,16 +340,19 @@ class WorkerGuardian(Guardian):
                     start = clock()
                 scheduler.enter(worker, start)
                 scheduler.current = self
+                worker.since = start
         except BaseException as error:  # as in `_work`
             if told_to_stop(error):
                 raise
             failure = error
-            took += clock() - start
-        else:
-            took += clock() - start
         finally:
+            if worker.since:
+                took += (step := clock() - start)
+                self.service_ns += step
+                worker.since = 0
             await stream.aclose()
-            self._served(took)
+            self.histogram[took.bit_length()] += 1
+            self.processed += 1
         await self._turn(ticket)
         if failure is not None:
             for out in self._failure(event, failure, lineage):
@@ -409,10 +432,12 @@ class WorkerGuardian(Guardian):
         if not self.owner.watching:
             self.owner.watch()
         worker.future = scheduler.loop.create_future()
+        worker.blocked_at = since
         try:
             await worker.future
         finally:
             worker.future = None
+            worker.blocked_at = 0
             self._blocked -= 1
             self.blocked_ns += scheduler.clock() - since
 
