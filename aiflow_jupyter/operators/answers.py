@@ -159,7 +159,7 @@ class Answers:
 
     def _finish(self, event: Event, answer: str) -> Iterator[Event]:
         gathered = self._open.get(answer)
-        if gathered is None and answer in self._above:
+        if gathered is None and answer in self._above and answer not in self._past:
             del self._above[answer]
             yield event
             return
