@@ -82,7 +82,14 @@ _SENTENCE: Final = re.compile(_END)
 _CLAUSE: Final = re.compile(_END + _CLAUSE_END)
 
 REACH: Final = 160
-"""No end, with what has to be seen behind it, is longer: it is looked for again from so far back as more comes."""
+"""No end, with what has to be seen behind it, is longer."""
+
+_MADE_OF: Final = (
+    ".!?…‽؟۔։।॥።。！？｡\"'”’»›)]}*_`」』）】,;:—–，；：、-+•0123456789"  # noqa: RUF001
+    " \t\n\v\f\r\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000"
+)
+"""What an end is made of that can't be told yet: as more comes, it is looked for from the start of a run of these."""
 
 MOST_WHITE: Final = 64
 _AFTER: Final = re.compile(rf"(\s{{1,{MOST_WHITE}}}+)(\S?)")
@@ -205,7 +212,8 @@ class ByEnd:
         before = self.text
         text = before + more
         first = 0 if before else self._skip(text, 0)
-        start = max(0, len(before) - REACH)
+        tail = before[-REACH:]
+        start = len(before) - len(tail) + len(tail.rstrip(_MADE_OF))
         self.text = ""
         while True:
             window = text[first : first + self._most + 1]

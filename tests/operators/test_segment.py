@@ -333,3 +333,17 @@ def test_nothing_is_lost_or_given_twice_and_identities_are_unique(script, hold, 
     for (lineage, phase), text in sent.items():
         got = "".join(e.payload for e in node.given if e.lineage == f"{lineage}/0.ask" and e.phase == phase)
         assert "".join(got.split()) == "".join(text.split())
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from([*ALPHABET, "ok. ", '."', ". ", "12", "U.S"]), st.integers(1, 200)), max_size=5),
+    st.integers(1, 90),
+    st.sampled_from([sentence_end, clause_end]),
+)
+def test_long_runs_of_what_an_end_is_made_of_are_cut_the_same_however_they_come(runs, size, find):
+    text = "".join(part * times for part, times in runs)
+    whole = [piece for _, piece in cut(text, find)]
+    assert [piece for _, piece in cut(text, find, size=1)] == whole
+    assert [piece for _, piece in cut(text, find, size=size)] == whole
+    assert "".join("".join(whole).split()) == "".join(text.split())
