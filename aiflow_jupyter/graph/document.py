@@ -15,11 +15,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sized
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pydantic import ValidationError
 
 from aiflow_jupyter.errors import GraphError, GraphProblem
+from aiflow_jupyter.events import DataKind
 from aiflow_jupyter.graph.names import checked_name
 from aiflow_jupyter.graph.parsed import Parsed, Step, pointer
 from aiflow_jupyter.graph.policy import Policy
@@ -68,6 +69,8 @@ def schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of the document."""
     found = GraphSpec.model_json_schema()
     _close(found)
+    _, by_kind = found["$defs"]["Policy"]["properties"]["overflow"]["anyOf"]
+    by_kind["propertyNames"] = {"enum": [*get_args(DataKind), "else"]}  # which pydantic leaves out
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": "aiflow graph"}
 
 

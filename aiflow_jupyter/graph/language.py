@@ -50,6 +50,9 @@ __all__ = ["MOST_TEXT", "Parsed", "parse", "read"]
 MOST_TEXT = 100_000
 """Characters of one graph's text: some hundred for each of a thousand nodes, and no more than is read in a second."""
 
+MOST_MARKS = 40_000
+"""What the text has of the marks between its parts: they, not its length, are what reading takes time for."""
+
 
 def parse(text: str, name: str, signatures: Signatures) -> Parsed:
     """Read a graph from cell text; see `read` for its arguments.
@@ -78,13 +81,13 @@ def read(text: str, name: str, signatures: Signatures) -> Parsed:
     Raises:
         GraphError: the text can't be understood; with every mistake found.
     """
-    if len(text) > MOST_TEXT:
-        problem = GraphProblem(
-            f"the graph's text has {len(text):,} characters; at most {MOST_TEXT:,}",
-            code="AF101",
-            hint="make several graphs of it",
-        )
-        raise GraphError([problem], title=name)
+    for many, what, most in (
+        (len(text), "characters", MOST_TEXT),
+        (sum(map(text.count, ",=()[]{}")), "commas, equals signs and brackets", MOST_MARKS),
+    ):
+        if many > most:
+            said = f"the graph's text has {many:,} {what}; at most {most:,}"
+            raise GraphError([GraphProblem(said, code="AF101", hint="make several graphs of it")], title=name)
     reader = _Reader(text, signatures)
     for line, statement in statements(text):
         if len(reader.problems) >= MOST_PROBLEMS or len(reader.nodes) > MOST_NODES:

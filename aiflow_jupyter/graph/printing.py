@@ -6,9 +6,9 @@ What is at its default is left out, and what can be said shorter is: edges that 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import Any, Final
 
 from aiflow_jupyter.graph.literals import is_bare, quoted
@@ -35,34 +35,39 @@ class Line:
     feedback: Feedback | None = None
 
 
-def lines(edges: Iterable[EdgeSpec], width: Callable[[str, str | None], int]) -> Iterator[Line]:
-    """The edges in their order, those that follow one another together, as long as they fit into `WIDTH`."""
+def lines(edges: Sequence[EdgeSpec], width: Callable[[str, str | None], int]) -> Iterator[Line]:
+    """The edges in their order, those that follow one another together, as long as they fit into `WIDTH`.
+
+    Args:
+        edges: the edges.
+        width: how wide a node, or a port of it, is written.
+    """
     line: Line | None = None
     used = 0
-    for edge in edges:
+    for edge, following in zip_longest(edges, edges[1:]):
         source, target = (edge.source, edge.port), edge.target
+        more = width(target, None) + 4
         if line is not None and line.feedback == edge.feedback:
-            more = width(target, None) + 4
-            last = line.steps[-1]
-            only = len(line.steps) == 1
-            if used + more + width(*source) <= WIDTH:
-                if only and source not in line.sources and last == [target]:
+            *before, last = line.steps
+            senders = [(name, None) for name in before[-1]] if before else line.sources
+            splits = following is not None and (following.source, following.port) == source
+            if not before and last == [target] and source not in senders and not splits:
+                if used + width(*source) + 2 <= WIDTH:
                     line.sources.append(source)
                     used += width(*source) + 2
                     continue
-                left = line.sources if only else [(name, None) for name in line.steps[-2]]
-                if left == [source]:
-                    last.append(target)
-                    used += more
-                    continue
-                if edge.feedback is None and last == [edge.source] and edge.port is None:
-                    line.steps.append([target])
-                    used += more
-                    continue
+            elif used + more <= WIDTH and senders == [source]:
+                last.append(target)
+                used += more
+                continue
+            elif used + more <= WIDTH and last == [edge.source] and edge.port is None and edge.feedback is None:
+                line.steps.append([target])
+                used += more
+                continue
         if line is not None:
             yield line
         line = Line([source], [[target]], edge.feedback)
-        used = width(*source) + width(target, None) + 4
+        used = width(*source) + more
     if line is not None:
         yield line
 
@@ -172,11 +177,12 @@ def _text_edges(spec: GraphSpec) -> list[str]:
 
     rows: list[str] = []
     found = lines(spec.edges, lambda node, port: len(end(node, port)))
-    # The arrows of lines that leave one node by several ports stand below each other.
+    # The arrows of lines that leave one node by its ports stand below each other.
     for _, same in groupby(found, key=lambda line: line.sources[0][0]):
         group = list(same)
         sides = [", ".join(end(*source) for source in line.sources) for line in group]
-        width = max(map(len, sides))
+        ports = all(len(line.sources) == 1 and line.sources[0][1] for line in group)
+        width = max(map(len, sides)) if ports else 0
         for line, side in zip(group, sides, strict=True):
             steps = " -> ".join(map(", ".join, line.steps))
             rows.append(f"{side:<{width}} -> {steps}{_text_feedback(line.feedback)}")

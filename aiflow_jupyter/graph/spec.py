@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, AliasChoices, AllowInfNan, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AliasChoices, AllowInfNan, BaseModel, BeforeValidator, ConfigDict, Field
 
 from aiflow_jupyter.graph.names import Name
 from aiflow_jupyter.graph.policy import Policy
@@ -18,13 +18,17 @@ MOST_EDGES: Final = 20 * MOST_NODES
 MOST_INTEGER: Final = 2**63 - 1
 
 
-def _encodable(text: str) -> str:
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise ValueError("half of a character (a surrogate), which no file can hold") from None
-    return text
+def _checked(value: Any) -> Any:
+    """An argument, if every form of the graph can hold it."""
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else (value,):
+        if isinstance(part, int) and abs(part) > MOST_INTEGER:
+            raise ValueError(f"a whole number is too large; at most {MOST_INTEGER}")
+        if isinstance(part, str) and not part.isascii():
+            try:
+                part.encode()
+            except UnicodeEncodeError:
+                raise ValueError("a text has half of a character (a surrogate), which no file can hold") from None
+    return value
 
 
 def _given(args: dict[str, Any]) -> dict[str, Any]:
@@ -32,13 +36,13 @@ def _given(args: dict[str, Any]) -> dict[str, Any]:
 
 
 Scalar = (
-    Annotated[str, AfterValidator(_encodable)]
+    str
     | Annotated[int, Field(ge=-MOST_INTEGER, le=MOST_INTEGER)]
     | Annotated[float, AllowInfNan(allow_inf_nan=False)]
     | bool
     | None
 )
-Value = Scalar | list[Scalar] | dict[Name, Scalar]
+Value = Annotated[Scalar | list[Scalar] | dict[Name, Scalar], BeforeValidator(_checked)]
 
 
 class NodeSpec(BaseModel):
