@@ -201,26 +201,30 @@ def _at_once(reducer: Answers, function: Callable[..., Any], *, awaits: bool, in
 
     def gather(event: Event) -> Event | None:
         if isinstance(event.payload, _All):
-            return result_of(event, function(list(event.payload)))
+            return _settled(event, function(list(event.payload)))
         _add(reducer, event)
         return None
 
     async def gather_on_loop(event: Event) -> Event | None:
         if isinstance(event.payload, _All):
-            return result_of(event, await function(list(event.payload)))
+            return _settled(event, await function(list(event.payload)))
         return gather(event)
 
     def settled(event: Event) -> Iterator[Event]:
         for out in reducer.control(event):
-            result = gather(out) if isinstance(out.payload, _All) else out
-            if result is not None:
-                yield result
+            yield gather(out) or out if isinstance(out.payload, _All) else out
 
     if awaits:
         return Behaviour("await", gather_on_loop, control=reducer.control, holds=reducer.holds, recalls=True)
     if inline:
         return Behaviour("inline", gather, control=settled, holds=reducer.holds)
     return Behaviour("thread", gather, control=reducer.control, holds=reducer.holds, recalls=True)
+
+
+def _settled(event: Event, result: Any) -> Event:
+    """What a function made of an answer; None leaves what was asked without a result."""
+    skip = Event("skip", None, event.conversation, event.source, event.sequence, event.time, event.lineage)
+    return result_of(event, result) or skip
 
 
 def _taken(name: str, function: Callable[..., Any], binding: Binding) -> int:

@@ -98,7 +98,7 @@ def test_a_list_of_events_is_given_events():
 
 def test_what_a_function_returns_is_treated_as_by_map():
     node = Node("reduce", function="f", functions={"f": lambda values: None})
-    assert node.put(token(1), finish()) == []
+    assert [(e.kind, e.identity) for e in node.put(token(1), finish())] == [("skip", ("0", 0))]
     node = Node("reduce", function="f", functions={"f": lambda values: Event("label", "A")})
     (out,) = node.put(token(1), finish())
     assert (out.kind, out.payload, out.identity) == ("label", "A", ("0", 0))
