@@ -115,6 +115,7 @@ def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
             seed=args.get("seed"),
             think=args.get("think"),
             report=answer.report,
+            node=node,
         )
         answers = source.stream(request)
         async with aclosing(answers):

@@ -160,6 +160,9 @@ class Run:
         )
         wired = wire(spec, operators, common, scheduler, self, self._timers)
         self.guardians, self._threads = wired.guardians, wired.threads
+        if getattr(source, "stamps", False):
+            for guardian in self.guardians.values():
+                guardian.lag_ns = 0
         self._open = len(self.guardians)
         self._detector = Detector(scheduler.loop, self.guardians.values(), self._may_change, self._stuck)
 

@@ -34,6 +34,7 @@ class Request:
         think: True has the model reason before it answers, False keeps it from that, None is the server's default.
         report: told what is being waited for until the first token ("submitted 12 s ago", "model loading").
         extra: further fields for the request body, for servers that take them (a grammar, for instance).
+        node: the node of the graph that asks, empty outside one; for a recording, never sent.
     """
 
     messages: tuple[Message, ...]
@@ -45,6 +46,7 @@ class Request:
     think: bool | None = None
     report: Callable[[str], None] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    node: str = ""
 
 
 @runtime_checkable
@@ -56,6 +58,9 @@ class Source(Protocol):
     provider's name, `sequence` counts from 0, `time` is stamped from `time.perf_counter_ns` on arrival. Closing the
     generator (or cancelling the task that reads it) closes the connection, so that the server stops generating. An
     answer that does not reach its `finish` raises `ProviderError`.
+
+    A source that has `stamps = True` stamps its events with when they were due, also where nobody took them then: only
+    then do a run's nodes tell how long after an event's arrival they served it.
     """
 
     def stream(self, request: Request) -> AsyncGenerator[Event, None]:
