@@ -13,13 +13,11 @@ from typing import Any, Final
 
 from aiflow_jupyter.errors import RunError
 from aiflow_jupyter.events import DATA, Event
+from aiflow_jupyter.graph.bounds import MOST_SPECULATIVE
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding
 
 MOST_VERDICTS: Final = 1_024
 """Verdicts that are remembered for what is made after them."""
-
-MOST_HELD: Final = 256
-"""Events that wait for their verdict, unless the policy's `hold` says otherwise."""
 
 
 def speculate(behaviour: Behaviour, binding: Binding) -> Behaviour:  # noqa: C901 - four ways to be called
@@ -75,7 +73,7 @@ class _Held:
         self._node = binding.node
         self._later = binding.later
         self._timeout = binding.policy.timeout
-        self._most = binding.policy.hold or MOST_HELD
+        self._most = binding.policy.hold or MOST_SPECULATIVE
         self._events: dict[str, list[Event]] = {}
         self._timers: dict[str, Callable[[], None]] = {}
         self._verdicts: dict[str, bool] = {}

@@ -19,15 +19,13 @@ from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from aiflow_jupyter.errors import RunError
 from aiflow_jupyter.events import Event
+from aiflow_jupyter.graph.bounds import MOST_TOGETHER
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.runtime.behaviour import Behaviour
-
-MOST_TOGETHER: Final = 64
-"""Outputs that one transactional call may give, unless the policy's `hold` says otherwise."""
 
 State = dict[Any, Any]
 

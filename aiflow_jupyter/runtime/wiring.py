@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.events import Event
+from aiflow_jupyter.graph.bounds import bounds
 from aiflow_jupyter.graph.shape import Shape
 from aiflow_jupyter.graph.signatures import OperatorSignature
 from aiflow_jupyter.graph.spec import GraphSpec
@@ -21,8 +22,8 @@ from aiflow_jupyter.runtime.guardian import Guardian, Owner, Receiver
 from aiflow_jupyter.runtime.inline import CUT_EVERY, InlineGuardian
 from aiflow_jupyter.runtime.partitioned import PartitionedGuardian
 from aiflow_jupyter.runtime.scheduler import Scheduler
-from aiflow_jupyter.runtime.speculation import MOST_HELD, speculate
-from aiflow_jupyter.runtime.state import MOST_TOGETHER, keep
+from aiflow_jupyter.runtime.speculation import speculate
+from aiflow_jupyter.runtime.state import keep
 from aiflow_jupyter.runtime.threads import NodeThreads
 from aiflow_jupyter.runtime.topology import between, cuts, loops
 from aiflow_jupyter.runtime.workers import WorkerGuardian
@@ -114,12 +115,11 @@ class _Wiring:
         self.guardians: dict[str, Guardian] = {}
         self.threads: dict[str, NodeThreads] = {}
         self.sources: dict[str, list[str]] = {node: [] for node in spec.nodes}
-        self.limits = dict.fromkeys(spec.nodes, 0)
+        signatures = {name: operator.signature for name, operator in operators.items()}
+        self.bounds = {each.node: each for each in bounds(spec, signatures).nodes}
         for edge in spec.edges:
             if edge.feedback is None:
                 self.sources[edge.target].append(edge.source)
-            else:
-                self.limits[edge.target] += edge.feedback.limit
 
     def wired(self) -> Wired:
         behaviours = {node: self._behaviour(node) for node in self.spec.nodes}
@@ -141,6 +141,9 @@ class _Wiring:
         """What the node does, as coroutines and calls on the loop, with what its policy asks of every call."""
         declared = self.spec.nodes[node]
         policy = declared.policy
+        signature = self._signature(node)
+        if signature is not None and signature.pairs and policy.hold is None:
+            policy = policy.model_copy(update={"hold": self.bounds[node].hold})
         binding = replace(
             self.common,
             node=node,
@@ -190,15 +193,7 @@ class _Wiring:
     def _guardian(self, node: str, behaviour: Behaviour, *, cut: bool) -> Guardian:
         declared = self.spec.nodes[node]
         policy = declared.policy
-        signature = self._signature(node)
-        kept = signature.holds(declared.args) if signature is not None else 0
-        if kept:
-            kept = policy.hold or kept
-        if policy.effect == "speculative":
-            kept += policy.hold or MOST_HELD
-        if policy.state == "transactional" and behaviour.mode in ("iterate", "stream"):
-            kept += policy.hold or MOST_TOGETHER
-        bound = policy.bound + kept + self.limits[node]
+        bound = self.bounds[node].events
         if behaviour.mode in ON_LOOP:
             return InlineGuardian(node, behaviour, policy, self.scheduler, self.owner, bound, cut=cut)
         key = self._key(node)
