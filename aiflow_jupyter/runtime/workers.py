@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
-from aiflow_jupyter.events import CONTROL, Event
+from aiflow_jupyter.events import CONTROL, DATA, Event
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.runtime.admission import CONTROL_STAMP, skip
 from aiflow_jupyter.runtime.behaviour import Behaviour
@@ -305,12 +307,51 @@ class WorkerGuardian(Guardian):
             self._fenced = self._loose
             if self._due(event):
                 for out in self._passing(event):
-                    await self._send(out, worker)
+                    if self.behaviour.recalls and out.kind in DATA:
+                        await self._recall(out, worker)
+                    elif out.kind != "finish" or out.lineage not in self.broken:
+                        await self._send(out, worker)
             self._fenced = False
             if self._ordered:
                 await self._release(worker)
         finally:
             self._acting -= 1
+
+    async def _recall(self, event: Event, worker: Worker) -> None:
+        """Put what a control event let go through the call; its results take the control event's place in the order."""
+        clock = self.scheduler.clock
+        failure: BaseException | None = None
+        took = 0
+        async with aclosing(self._called(event)) as results:
+            while True:
+                start = worker.since = clock()
+                try:
+                    out = await anext(results, None)
+                except BaseException as error:  # as in `_work`
+                    if told_to_stop(error):
+                        raise
+                    failure, out = error, None
+                finally:
+                    took += clock() - start
+                    worker.since = 0
+                if out is None:
+                    break
+                await self._send(out, worker)
+        self._served(took)
+        if failure is not None:
+            for out in self._failure(event, failure):
+                await self._send(out, worker)
+
+    async def _called(self, event: Event) -> AsyncGenerator[Event, None]:
+        """The results of one call, as a stream whatever its mode."""
+        if self.behaviour.mode != "stream":
+            out = await self.call(event)
+            if out is not None:
+                yield out
+            return
+        async with aclosing(self.call(event)) as stream:
+            async for out in stream:
+                yield out
 
     async def _stream(self, ticket: int, event: Event, worker: Worker) -> None:
         """Run a call that gives a stream; it emits as it comes once it is this event's turn.
