@@ -71,18 +71,30 @@ def examine(
 
 
 def check(
-    spec: GraphSpec, signatures: Signatures, functions: Collection[str], parsed: Parsed | None = None
+    spec: GraphSpec,
+    signatures: Signatures,
+    functions: Collection[str],
+    parsed: Parsed | None = None,
+    *,
+    flows: Collection[str] | None = None,
 ) -> list[GraphProblem]:
     """Find every error of a graph; see `examine` for the arguments.
 
     Returns:
         the errors, empty when the graph may run.
     """
-    return examine(spec, signatures, functions, parsed).errors
+    return examine(spec, signatures, functions, parsed, flows=flows).errors
 
 
-def require(spec: GraphSpec, signatures: Signatures, functions: Collection[str], parsed: Parsed | None = None) -> None:
-    """Raise `GraphError` with every error of a graph, if it has any."""
-    problems = check(spec, signatures, functions, parsed)
+def require(
+    spec: GraphSpec,
+    signatures: Signatures,
+    functions: Collection[str],
+    parsed: Parsed | None = None,
+    *,
+    flows: Collection[str] | None = None,
+) -> None:
+    """Raise `GraphError` with every error of a graph, if it has any; see `examine` for the arguments."""
+    problems = check(spec, signatures, functions, parsed, flows=flows)
     if problems:
         raise GraphError(problems, title=spec.name)

@@ -28,6 +28,14 @@ class _Policies:
         self.judged = review.shape.reached(verdicts)
         speculative = [node for node, each in spec.nodes.items() if each.policy.effect == "speculative"]
         self.open = ~_set(review.shape, speculative)
+        self.effects = _set(
+            review.shape, [node for node, each in spec.nodes.items() if each.policy.effect == "non_idempotent"]
+        )
+        # The nodes from which a restart leads to an effect: what is held until a verdict is not yet done.
+        bit = review.shape.bit
+        edges = review.shape.edges.values()
+        after = [e.source for e in edges if bit[e.target] & self.effects and bit[e.source] & self.open]
+        self.harming = review.shape.reached(after, backward=True, past=self.open) & self.open
         self.paired = self._paired()
 
     def _paired(self) -> int:
@@ -155,20 +163,16 @@ class _Policies:
             for key in ("backoff", "retry_on", "restart"):
                 if key in policy.model_fields_set and getattr(policy, key):
                     self.found(node, key, f"{key} has no effect without retry", "AF405", f"[retry=3, {key}=...]")
-        elif policy.restart:
-            after = review.shape.reached([node], past=self.open) & ~review.shape.bit[node]
-            harmed = [n for n in review.shape.members(after) if self._repeats(n)]
-            if harmed:
-                self.found(
-                    node,
-                    "restart",
-                    f"a restart here could have {harmed[0]!r}, which is non_idempotent, do again what it has done",
-                    "AF407",
-                    "leave out restart, or put a guard and a node with effect=speculative between them",
-                )
-
-    def _repeats(self, node: str) -> bool:
-        return self.review.spec.nodes[node].policy.effect == "non_idempotent"
+        elif policy.restart and self.harming & review.shape.bit[node]:
+            after = review.shape.reached([node], past=self.open) & self.effects & ~review.shape.bit[node]
+            harmed = next(iter(review.shape.members(after)), node)
+            self.found(
+                node,
+                "restart",
+                f"a restart here could have {harmed!r}, which is non_idempotent, do again what it has done",
+                "AF407",
+                "leave out restart, or put a guard and a node with effect=speculative between them",
+            )
 
     def speculative(self, node: str, policy: Policy) -> None:
         """What is held until a verdict gets one."""

@@ -34,7 +34,7 @@ INJECTED: Final[Mapping[str, Any]] = MappingProxyType(
 )
 """The types, besides kinds, that `inject` may name."""
 
-MOST_ROUNDS = 12
+MOST_ROUNDS = 6
 """How often types go round loops before what still changes is taken as anything."""
 
 
@@ -70,6 +70,8 @@ class Stream:
     def plus(self, other: Stream) -> Stream:
         """What flows where both come together."""
         if other is self or (self.kinds is None and self.value is ANYTHING):
+            return self
+        if other.kinds == self.kinds and other.value is self.value:
             return self
         kinds = None if self.kinds is None or other.kinds is None else self.kinds | other.kinds
         if kinds == self.kinds and all(any(a is b for a in self.value) for b in other.value):
@@ -138,21 +140,20 @@ class Flows:
     def edge(self, index: int) -> Stream:
         """What flows on an edge."""
         edge = self.review.shape.edges[index]
+        stream = self.out.get(edge.source, _ANY)
+        if edge.port is None:
+            return stream
         if edge.port == "error":
             return _FAILURE
-        source = self.review.signature(edge.source)
-        if source is not None and source.sink:
-            return _ANY  # the edge is wrong, and said to be
-        stream = self.out.get(edge.source, _ANY)
-        spec = self.review.spec.nodes[edge.source]
-        if edge.port in DATA and spec.args.get("by") == "kind":
-            return stream.only(frozenset({edge.port}))
-        return stream
+        by_kind = edge.port in DATA and self.review.spec.nodes[edge.source].args.get("by") == "kind"
+        return stream.only(frozenset({edge.port})) if by_kind else stream
 
     def _through(self, node: str, arriving: Stream) -> Stream:
         """What a node gives for what arrives."""
         review = self.review
         signature = review.sure(node)
+        if signature is not None and signature.sink:
+            return _ANY  # no edge may leave it: one that does is said to be wrong
         if signature is None:
             if not review.bare(node):
                 return _ANY

@@ -7,9 +7,7 @@ from collections import deque
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aiflow_jupyter.graph import bounds as graph_bounds
 from aiflow_jupyter.graph.bounds import bounds, skew
-from aiflow_jupyter.runtime import speculation, state
 from tests.graph.signature_table import TABLE, parsed
 
 
@@ -52,11 +50,6 @@ def test_bytes_are_known_where_every_node_declares_them():
     text = "a = map(f) [queue_bytes=100]\nb = window(count=2) [queue_bytes=50, hold_bytes=30]\na -> b"
     assert bounds(spec(text), TABLE).bytes == 180
     assert bounds(spec(text + "\nc = map(f)\nb -> c"), TABLE).bytes is None
-
-
-def test_defaults_are_those_of_the_runtime():
-    assert graph_bounds.MOST_SPECULATIVE == speculation.MOST_HELD
-    assert graph_bounds.MOST_TOGETHER == state.MOST_TOGETHER
 
 
 def test_skew_is_what_the_longer_branch_can_own_and_one_in_hand():

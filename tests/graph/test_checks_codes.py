@@ -234,6 +234,18 @@ def test_every_code_of_the_checks_has_a_case_here():
     assert set(re.findall(r"AF\d{3}", "".join(texts))) == {code for _, code, *_ in CASES} | {"AF102", "AF304"}
 
 
+def test_restart_goes_no_further_than_what_is_held_until_a_verdict():
+    text = """
+    a = generate() [retry=2, restart=true]
+    b = guard(tidy)
+    c = {operator} [effect={effect}]
+    d = sink(function=tidy) [effect=non_idempotent]
+    a -> b -> c -> d
+    """
+    assert [p.code for p in found(text.format(operator="tidy", effect="pure")).errors] == ["AF407", "AF209"]
+    assert [p.code for p in found(text.format(operator="tidy", effect="speculative")).errors] == ["AF209"]
+
+
 def test_all_problems_come_in_one_go_and_in_source_order():
     findings = found("a = mapp(tidy)\nb = tidy [key=size]\nc = size\nb -> c -> b\nc.x -> out\na -> out")
     assert [p.code for p in findings.errors] == ["AF201", "AF404", "AF210", "AF301", "AF203"]

@@ -1,0 +1,92 @@
+"""What the checks prove of loops and joins holds when the graph runs, at the limits that they name."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aiflow_jupyter.errors import AiflowError
+from aiflow_jupyter.events import Event
+from aiflow_jupyter.graph.checks import examine
+from aiflow_jupyter.graph.language import read
+from aiflow_jupyter.operators import OPERATORS, SIGNATURES
+from aiflow_jupyter.runtime.run import Run
+from aiflow_jupyter.runtime.scheduler import Scheduler
+from tests import virtual
+
+
+def named(text, functions, code):
+    """The graph, and the number that the hint of its problem names."""
+    parsed = read(text, "g", SIGNATURES)
+    findings = examine(parsed.spec, SIGNATURES, functions, parsed)
+    hints = [p.hint for p in (*findings.errors, *findings.warnings) if p.code == code]
+    return parsed.spec, int(re.findall(r"limit=(\d+)", hints[0])[-1]) if hints else None
+
+
+def ran(spec, functions, values):
+    """What a run of a graph gives, all its inputs being offered as fast as they are taken in."""
+
+    async def story(loop):
+        run = Run(spec, OPERATORS, Scheduler(loop, loop.clock), functions=functions)
+        for value in values:
+            await run.offer(spec.inputs()[0], value)
+        await run.close_inputs()
+        return (await run.wait())["out"]
+
+    return virtual.run(story)
+
+
+def sleeper(pauses):
+    """An asynchronous function that takes its time from a list, over and over."""
+    turn = iter(range(10**9))
+
+    async def work(text: str) -> str:
+        await asyncio.sleep(pauses[next(turn) % len(pauses)])
+        return text
+
+    return work
+
+
+PAUSES = st.lists(st.sampled_from([0, 0.1, 1, 5, 50]), min_size=1, max_size=6)
+
+LOOP = """
+head = map(first)  [queue={0}, workers={1}]
+body = map(second) [queue={2}, workers={3}]
+turn = route(by=way)
+out  = sink(var="out")
+head -> body -> turn
+turn.again -> head [feedback, limit={limit}, hops=99]
+turn.out -> out
+"""
+
+
+def way(event: Event) -> str:
+    return "again" if event.meta.get("hops", 0) < len(event.payload) % 5 else "out"
+
+
+@settings(deadline=None, max_examples=60)
+@given(sizes=st.tuples(*[st.integers(1, 5)] * 4), first=PAUSES, second=PAUSES)
+def test_loop_within_the_limit_that_is_named_never_overflows(sizes, first, second):
+    functions = {"first": sleeper(first), "second": sleeper(second), "way": way}
+    _, limit = named(LOOP.format(*sizes, limit=1), functions, "AF503")
+    spec, again = named(LOOP.format(*sizes, limit=limit), functions, "AF503")
+    assert again is None
+    values = ["x" * number for number in range(60)]
+    assert sorted(ran(spec, functions, values)) == values
+
+
+def test_loop_below_that_limit_can_overflow():
+    sizes = (8, 1, 8, 5)
+    pauses = [9, 1, 1, 1, 1]  # the first of five is the last to be done, so that all five come back at once
+    functions = {"first": sleeper([0.5]), "second": sleeper(pauses), "way": way}
+    spec, limit = named(LOOP.format(*sizes, limit=4), functions, "AF503")
+    assert limit > 4
+    try:
+        ran(spec, functions, ["x" * 4] * 20)
+    except AiflowError as error:
+        assert "which is its limit" in str(error)
+    else:
+        raise AssertionError("it was refused for nothing")
