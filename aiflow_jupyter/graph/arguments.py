@@ -164,13 +164,13 @@ class _Arguments:
             number = f"a list of {len(names):,}" if names else "an empty list"
             self.wrong(place, f" is {number}; it names 1 to {MOST_ITEMS:,} functions")
             return
-        seen = set()
+        seen: list[Any] = []  # a mapping can't be in a set
         for name in names:
             if name in seen:
                 self.wrong(place, f" names {shown(name)} twice", code="AF207")
             else:
                 self.one(place, name)
-            seen.add(name)
+            seen.append(name)
 
     def flow(self, place: _Place, value: Any) -> None:
         """Check the name of another graph."""

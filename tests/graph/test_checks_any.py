@@ -10,7 +10,7 @@ from aiflow_jupyter.graph.bounds import bounds
 from aiflow_jupyter.graph.checks import examine, require
 from aiflow_jupyter.graph.codes import CODES
 from aiflow_jupyter.graph.policy import Policy
-from aiflow_jupyter.graph.spec import EdgeSpec, Feedback, GraphSpec, NodeSpec
+from aiflow_jupyter.graph.spec import MOST_INTEGER, EdgeSpec, Feedback, GraphSpec, NodeSpec
 from aiflow_jupyter.operators import SIGNATURES
 from tests.graph.signature_table import TABLE
 
@@ -27,7 +27,8 @@ WORDS = sorted({*OBJECTS, "a", "b", "c", "d", "e", "join", "phase", "kind", "sou
 PARAMETERS = sorted({p.name for s in (*TABLE.values(), *SIGNATURES.values()) for p in s.parameters})
 
 names = st.sampled_from(WORDS)
-scalars = st.one_of(names, st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.booleans(), st.none())
+integers = st.integers(-MOST_INTEGER, MOST_INTEGER)
+scalars = st.one_of(names, integers, st.floats(allow_nan=False, allow_infinity=False), st.booleans(), st.none())
 values = st.one_of(
     scalars, st.lists(scalars, max_size=3), st.dictionaries(names, st.one_of(scalars, st.text()), max_size=2)
 )
