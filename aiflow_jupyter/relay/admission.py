@@ -68,6 +68,8 @@ class Admission:
         limits, now = self._limits, time.monotonic()
         self._take("source", source, limits.joins_per_minute_source, now, "source-rate", "Your address connects")
         key = self._keys.find(head.bearer() or "")
+        if key is None and self._keys.unreadable is not None:
+            raise keys_unreadable()
         if key is None:
             message = (
                 "The relay does not know this personal key; ask its operator for one (aiflow keys relay add NAME)."
@@ -94,6 +96,8 @@ class Admission:
         try:
             capability, key = self._verify(head, channel_hex, role)
         except Refusal as refusal:
+            if refusal.status is HTTPStatus.SERVICE_UNAVAILABLE:
+                raise
             raise self._guess(source, now, refusal) from None
         channel, token = self._channels.find(capability, now), _join_token(head)
         known = channel.admits(role, token)
@@ -119,6 +123,8 @@ class Admission:
             message = "The capability is for another channel or the other role; each end has its own."
             raise Refusal(HTTPStatus.FORBIDDEN, "AF953", "other-place", message)
         key = self._keys.by_id(capability.key_id)
+        if key is None and self._keys.unreadable is not None:
+            raise keys_unreadable()
         if key is None:
             raise _unauthorized("revoked", "AF951", "The key that opened this channel has been revoked.")
         return capability, key
@@ -160,6 +166,12 @@ def too_many(reason: str, what: str, wait: float) -> Refusal:
     """A refusal that says when to come back."""
     message = f"{what}; try again in {max(1, math.ceil(wait))} s."
     return Refusal(HTTPStatus.TOO_MANY_REQUESTS, "AF956", reason, message, retry_after=wait)
+
+
+def keys_unreadable() -> Refusal:
+    """A refusal for everybody: the fault is the relay's."""
+    message = "The relay can't read its file of keys; its operator finds the reason in its log."
+    return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "AF968", "keys-unreadable", message, retry_after=5)
 
 
 def _unauthorized(reason: str, code: str, message: str) -> Refusal:

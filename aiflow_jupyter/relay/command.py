@@ -108,7 +108,12 @@ def add(name: str, channels: int | None, joins_per_minute: int | None, state: Pa
 
     store = KeyStore(_directory(state) / "keys.json")
     click.echo(store.add(name, channels=channels, joins_per_minute=joins_per_minute))
-    click.echo("Keep it now: it is not shown again.", err=True)
+    click.echo(
+        "Keep it now: it is not shown again. Its owner puts it, on the notebook's machine, into a file of mode 0600\n"
+        "or into an environment variable, and names that in aiflow.toml, under [tiers.hpc]:\n"
+        '  relay_key_file = "relay.key"   or   relay_key_env = "AIFLOW_RELAY_KEY"',
+        err=True,
+    )
 
 
 @relay_keys.command(name="list")

@@ -56,6 +56,9 @@ class KeyStore:
     Args:
         path: JSON file with mode 0600; one that does not exist holds no keys.
 
+    Attributes:
+        unreadable: why a file that changed can't be read; until it can, there are no keys.
+
     Raises:
         ConfigError: the file can't be read, is open to others, or is not a key file.
     """
@@ -63,6 +66,7 @@ class KeyStore:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._seen: tuple[int, int, int] | None = None
+        self.unreadable: AiflowError | None = None
         self._by_name: dict[str, PersonalKey] = {}
         self._by_digest: dict[bytes, PersonalKey] = {}
         self._by_id: dict[bytes, PersonalKey] = {}
@@ -125,6 +129,7 @@ class KeyStore:
             self._load()
         except AiflowError as error:
             self._take([])
+            self.unreadable = error
             self._seen = self._stamp()
             log.error("event=keys-unreadable code=%s message=%s", error.code, error.message)  # noqa: TRY400
 
@@ -152,7 +157,13 @@ class KeyStore:
                 raise ConfigError(f"{self._path} is not a file of relay keys", code="AF972") from None
         self._seen = stamp
 
+    def ready(self) -> bool:
+        """Whether the keys can be read, after a look at the file."""
+        self._refresh()
+        return self.unreadable is None
+
     def _take(self, keys: list[PersonalKey]) -> None:
+        self.unreadable = None
         self._by_name = {key.name: key for key in keys}
         self._by_digest = {key.digest: key for key in keys}
         self._by_id = {key.id: key for key in keys}

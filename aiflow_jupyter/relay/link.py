@@ -1,7 +1,7 @@
 """The way to a relay: addresses, its HTTP answers as errors, one connection, and when to try again.
 
-Proxies and certificates come from the environment (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`) except on loopback,
-where a proxy can't lead. Redirects are refused: a capability is for one relay.
+Proxies come from the environment (`HTTPS_PROXY`, `NO_PROXY`) except on loopback, where none can lead; certificates
+from `SSL_CERT_FILE`, `SSL_CERT_DIR` everywhere. Redirects are refused: a capability is for one relay.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from aiflow_jupyter.relay.errors import (
 from aiflow_jupyter.relay.frames import CHANNEL_BYTES, MAX_FRAME
 from aiflow_jupyter.relay.joining import SUBPROTOCOL, Role
 from aiflow_jupyter.relay.joining import loopback as loopback  # noqa: PLC0414  # hpc has it from here
+from aiflow_jupyter.relay.reasons import trusted, why
 from aiflow_jupyter.relay.wire import Wire
 
 FIRST_DELAY = 0.02
@@ -110,9 +111,16 @@ def refuse(status: int, body: bytes, retry_after: str | None = None) -> NoReturn
     """
     try:
         word = str(json.loads(body)["error"]["message"])[:200]
+        code = str(json.loads(body)["error"]["code"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        word = ""
+        word = code = ""
     said = f" ({word})" if word.isprintable() and word else ""
+    if status in {401, 403} and not re.fullmatch("AF9[0-9]{2}", code):
+        # A page of a proxy, a login or another program: a relay says by code what it refuses.
+        raise (CapabilityRefused if status == 401 else WrongChannel)(
+            f"HTTP {status}, and not in a relay's words{said}",
+            hint="is that the relay's address, or does a proxy or a login stand in front of it?",
+        )
     if status == 401:
         raise CapabilityRefused(
             f"the relay does not accept this key or capability{said}",
@@ -134,7 +142,7 @@ def refuse(status: int, body: bytes, retry_after: str | None = None) -> NoReturn
         if status == 429:
             error = RelayLimit(f"the relay's limits are reached{said}", hint=f"try again{when}, or with fewer streams")
         else:
-            error = RelayUnreachable(f"the relay is full or about to restart{said}", hint=f"try again{when}")
+            error = RelayUnreachable(f"the relay can't take a stream now{said}", hint=f"try again{when}")
         error.retry_after = wait
         raise error
     raise RelayRefused(f"HTTP {status} instead of a relay's answer{said}", hint="is that a relay's address?")
@@ -171,11 +179,12 @@ async def create_channel(
     body = {} if not_after is None else {"not_after": not_after}
     near = loopback(parts.hostname or "")
     try:
-        async with httpx.AsyncClient(verify=tls or True, trust_env=not near, timeout=timeout) as client:
+        verify = tls or (trusted() if parts.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        async with httpx.AsyncClient(verify=verify, trust_env=not near, timeout=timeout) as client:
             response = await client.post(f"{base}/channels", json=body, headers={"Authorization": f"Bearer {key}"})
     except (httpx.HTTPError, OSError, ValueError) as error:
         raise RelayUnreachable(
-            f"no answer from the relay {parts.hostname} ({type(error).__name__})", hint="is the address right?"
+            f"the relay {parts.netloc} could not be reached ({why(error)})", hint="is the address right?"
         ) from None
     if response.status_code != 201:
         refuse(response.status_code, response.content, response.headers.get("Retry-After"))
@@ -224,11 +233,12 @@ class Link:
         parts = address(relay, allow_plain=allow_plain)
         secure = parts.scheme == "https"
         self.host = parts.hostname or ""
+        self.place = parts.netloc
         self._uri = parts._replace(
             scheme="wss" if secure else "ws", path=f"{parts.path}/channels/{channel}/{role}"
         ).geturl()
         self._proxy: Literal[True] | None = None if loopback(self.host) else True
-        self._tls = (tls or True) if secure else None
+        self._tls = (tls or trusted()) if secure else None
         self._headers = {"Authorization": f"Bearer {capability}", "Aiflow-Join": join_token()}
 
     def __repr__(self) -> str:
@@ -262,7 +272,7 @@ class Link:
             refuse(response.status_code, bytes(response.body or b""), response.headers.get("Retry-After"))
         except ssl.SSLCertVerificationError:
             raise RelayRefused(
-                f"the certificate of {self.host} is not trusted here",
+                f"the certificate of {self.place} is not trusted here",
                 hint="SSL_CERT_FILE names a file with further certificates",
             ) from None
         except (InvalidProxyStatus, ProxyError) as error:
@@ -271,7 +281,7 @@ class Link:
             ) from None
         except (OSError, TimeoutError, InvalidMessage, EOFError, ConnectionClosed, AssertionError) as error:
             # The last two are what websockets makes of a relay that is too full to wait for the request.
-            raise RelayUnreachable(f"no connection to {self.host} ({type(error).__name__})") from None
+            raise RelayUnreachable(f"the relay {self.place} could not be reached ({why(error)})") from None
         except InvalidHandshake as error:
             raise RelayRefused(
                 f"{self.host} does not speak WebSocket as a relay does ({type(error).__name__})"

@@ -30,7 +30,7 @@ from typing import Any, Self, cast
 
 from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.relay import channels
-from aiflow_jupyter.relay.admission import Admission, too_many
+from aiflow_jupyter.relay.admission import Admission, keys_unreadable, too_many
 from aiflow_jupyter.relay.capability import Secret
 from aiflow_jupyter.relay.channels import Channels
 from aiflow_jupyter.relay.connection import Connection
@@ -295,6 +295,8 @@ class RelayServer:
             raise _draining()
         if self.channels.full() or len(self._connections) + len(self._sockets) >= self.limits.sockets:
             raise channels.full()
+        if not self.keys.ready():
+            raise keys_unreadable()
         return json_response(HTTPStatus.OK, {"status": "ready"})
 
     def _scrape(self, head: Head, peer: str) -> bytes:

@@ -72,6 +72,16 @@ class Shell(Generic[Machine]):
         return self._machine.joined
 
     @property
+    def attached(self) -> bool:
+        """A connection to the relay stands."""
+        return self._machine.attached
+
+    @property
+    def place(self) -> str:
+        """The relay's host and port."""
+        return self._link.place
+
+    @property
     def error(self) -> RelayError | None:
         """Why the stream failed, once it has."""
         return self._error

@@ -5,6 +5,7 @@ import contextlib
 import datetime as dt
 import ipaddress
 import random
+import socket
 import ssl
 
 import pytest
@@ -19,11 +20,13 @@ from aiflow_jupyter.relay.client import StreamConsumer, StreamLimits, StreamProd
 from aiflow_jupyter.relay.crypto import new_secret
 from aiflow_jupyter.relay.errors import (
     CapabilityRefused,
+    RelayError,
     RelayLimit,
     RelayRefused,
     RelayUnreachable,
 )
 from aiflow_jupyter.relay.keys import KeyStore
+from aiflow_jupyter.relay.reasons import why
 from aiflow_jupyter.relay.server import RelayServer
 
 CHANNEL = "00" * 16
@@ -94,6 +97,74 @@ class TestTls:
                     f"https://127.0.0.1:{relay.port}", CHANNEL, "nonsense", new_secret()
                 ) as consumer:
                     await consumer.wait_for_producer(10)
+
+    @pytest.mark.parametrize("what", ["SSL_CERT_FILE", "nothing"])
+    async def test_a_channel_is_opened_by_the_same_certificates_as_it_is_joined(self, certificate, monkeypatch, what):
+        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+        monkeypatch.setenv(what, str(certificate))
+        served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        served.load_cert_chain(certificate)
+        keys = KeyStore()
+        key = keys.add("tests")
+        async with RelayServer(keys, tls=served) as relay:
+            url = f"https://127.0.0.1:{relay.port}"
+            if what == "SSL_CERT_FILE":
+                assert await one_stream(await create_channel(url, key)) == ["through"]
+            else:
+                with pytest.raises(RelayUnreachable, match=r"certificate is not trusted here.*SSL_CERT_FILE can name"):
+                    await create_channel(url, key)
+
+
+class TestReasons:
+    """What keeps one from a relay is said in words, with host and port."""
+
+    @pytest.fixture
+    async def plain(self):
+        keys = KeyStore()
+        keys.add("tests")
+        async with RelayServer(keys) as relay:
+            yield relay
+
+    @pytest.fixture
+    async def secure(self, certificate):
+        served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        served.load_cert_chain(certificate)
+        async with RelayServer(KeyStore(), tls=served) as relay:
+            yield relay
+
+    async def refused(self, url):
+        with pytest.raises(RelayUnreachable) as caught:
+            await create_channel(url, "afr_key", timeout=5)
+        with pytest.raises((RelayUnreachable, RelayRefused)) as joining:
+            await link.Link(url, CHANNEL, "consumer", "capability").connect()
+        place = url.partition("//")[2]
+        assert f"the relay {place} could not be reached (" in caught.value.message
+        assert place in joining.value.message
+        return caught.value.message
+
+    async def test_nobody_listens(self, unused_tcp_port):
+        assert "(connection refused)" in await self.refused(f"http://127.0.0.1:{unused_tcp_port}")
+
+    async def test_https_to_a_relay_without_tls(self, plain):
+        assert "does not speak TLS" in await self.refused(f"https://127.0.0.1:{plain.port}")
+
+    async def test_http_to_a_relay_with_tls(self, secure):
+        assert "https:// instead of http://" in await self.refused(f"http://127.0.0.1:{secure.port}")
+
+    def test_a_name_that_nobody_has(self):
+        error = OSError("All connection attempts failed")
+        error.__cause__ = socket.gaierror(-2, "Name or service not known")
+        assert why(error) == "its name can't be resolved"
+
+    @pytest.mark.parametrize("status", [401, 403])
+    @pytest.mark.parametrize("body", [b"", b"<html>log in</html>", b'{"error": {"message": "who?", "code": "E1"}}'])
+    def test_what_another_program_refuses_is_not_the_relays_word(self, status, body):
+        with pytest.raises(RelayError, match="not in a relay's words"):
+            link.refuse(status, body)
+
+    def test_what_a_relay_refuses_is(self):
+        with pytest.raises(CapabilityRefused, match="does not accept this key"):
+            link.refuse(401, b'{"error": {"message": "unknown", "code": "AF950"}}')
 
 
 class TestProxies:

@@ -49,13 +49,21 @@ async def test_a_key_added_to_the_file_counts_at_once(serve, tmp_path):
     assert (await client.post(key)).status_code == 201
 
 
-async def test_a_key_file_that_was_opened_to_others_is_no_key_file(serve, tmp_path):
+@pytest.mark.parametrize("mode", [0o644, 0o600])
+async def test_a_key_file_that_can_not_be_read_is_the_relays_fault_and_no_keys(serve, tmp_path, mode):
     path = tmp_path / "keys.json"
     client = await serve(keys=KeyStore(path))
-    path.chmod(0o644)
-    assert (await client.post()).status_code == 401
+    channel, whole = await client.open(), path.read_text()
+    path.write_text(whole if mode == 0o644 else "not JSON")
+    path.chmod(mode)
+    for answer in (await client.post(), await client.request("GET", "/readyz")):
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "AF968")
+        assert "can't read its file of keys" in answer.json()["error"]["message"]
+    assert (await client.refused(channel, "producer"))[0] == 503
+    path.write_text(whole)
     path.chmod(0o600)
     assert (await client.post()).status_code == 201
+    assert (await client.request("GET", "/readyz")).status_code == 200
 
 
 @pytest.mark.parametrize(
