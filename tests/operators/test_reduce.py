@@ -333,3 +333,46 @@ def test_nothing_is_lost_or_given_twice_and_only_a_whole_answer_is_complete(scri
     assert {e.lineage: e.payload for e in out} == {str(k): "".join(v) for k, v in sent.items()}
     assert not any(e.complete for e in out)
     assert node.behaviour.holds() == 0
+
+
+@pytest.mark.parametrize("how", ["plain", "async"])
+async def test_a_function_of_a_list_runs_in_the_nodes_threads_or_awaited(how):
+    names = set()
+
+    def f(texts: list):
+        names.add(threading.current_thread().name)
+        return "|".join(texts)
+
+    async def g(texts: list):
+        await asyncio.sleep(0)
+        return "|".join(texts)
+
+    text = 'ask = generate()\nr = reduce(f)\nout = sink(var="x")\nask -> r -> out'
+    run = build(asyncio.get_running_loop(), text, Scripted(*"abc"), f=f if how == "plain" else g)
+    assert (await run.run("hello")).variables["x"] == ["a|b|c"]
+    assert names == ({"aiflow:r"} if how == "plain" else set())
+
+
+async def test_a_function_of_a_list_that_raises_is_the_nodes_failure():
+    text = 'ask = generate()\nr = reduce(f)\nout = sink(var="x")\nask -> r -> out'
+    with pytest.raises(RunError, match="'r' failed on event 0: ZeroDivisionError"):
+        await build(asyncio.get_running_loop(), text, Scripted("a"), f=lambda texts: 1 / 0).run("hello")
+
+
+async def test_a_function_of_a_list_is_given_the_part_of_an_answer_that_broke_off():
+    text = 'ask = generate()\nr = reduce(f)\nout = sink(function=see, inline=true)\nfailed = sink(var="failed")\n'
+    seen = []
+
+    def see(event: Event):
+        seen.append((event.payload, event.complete))
+
+    see.__annotations__["event"] = Event
+    run = build(
+        asyncio.get_running_loop(),
+        text + "ask -> r -> out\nask.error -> failed",
+        Scripted("a", "b", cut=True),
+        f="|".join,
+        see=see,
+    )
+    await run.run("hello")
+    assert seen == [("a|b", False)]

@@ -106,3 +106,15 @@ def test_a_function_may_ask_for_a_key_and_for_the_event():
     assert node.behaviour.extras == {"idempotency_key"}
     assert node.put(token("a"), idempotency_key="k") == []
     assert called == [("a", "k")]
+
+
+async def test_a_file_is_told_of_what_is_void_in_a_run(tmp_path):
+    path = tmp_path / "out.jsonl"
+    text = f"m = map(f, inline=true)\nout = sink(jsonl={json.dumps(str(path))})\nm -> out"
+    run = build(asyncio.get_running_loop(), text, f=str)
+    await run.offer("m", "a")
+    run.guardians["m"].signal(told("retract", lineage="0"))
+    await run.start("b")
+    await run.wait()
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert [(row["kind"], row["lineage"]) for row in rows] == [("value", "0"), ("retract", "0"), ("value", "1")]
