@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from aiflow_jupyter.runtime.bottleneck import Bottleneck
     from aiflow_jupyter.events import Event
     from aiflow_jupyter.graph.spec import GraphSpec
     from aiflow_jupyter.runtime.metrics import RunStatus
@@ -69,6 +70,27 @@ class Handle(Protocol):
     def cancel_soon(self) -> bool:
         """Ask it to stop; False if it is over."""
 
+    def offer(self, node: str, value: Any, timeout: float | None = None) -> None:
+        """Put a value into a node's queue."""
+
+    def close_inputs(self) -> None:
+        """Nothing more is offered."""
+
+    def drain(self) -> None:
+        """Finish what was admitted, and wait for the end."""
+
+    def stop(self, node: str) -> None:
+        """Stop one node."""
+
+    def pause(self) -> None:
+        """Serve nothing until `resume`."""
+
+    def resume(self) -> None:
+        """Go on."""
+
+    def bottleneck(self) -> Bottleneck | None:
+        """The node that holds the others up."""
+
     def __await__(self) -> Generator[Any, None, Result]: ...
 
     def holder(self) -> str:
@@ -86,6 +108,7 @@ class Host(Protocol):
         functions: Mapping[str, Callable[..., Any]] | None = ...,
         show: Callable[[Event], None] | None = ...,
         to: str | None = ...,
+        leave_open: bool = ...,
         beside: Beside | None = ...,
         run_id: str | None = ...,
     ) -> Handle:
@@ -144,6 +167,34 @@ class Background:
     def cancel(self) -> bool:
         """Stop it; whether it has stopped."""
         return self._handle.cancel()
+
+    def offer(self, node: str, value: Any, timeout: float | None = None) -> None:
+        """Put a value into a node's queue, waiting while it is full; see `RunHandle.offer`."""
+        self._handle.offer(node, value, timeout)
+
+    def close_inputs(self) -> None:
+        """Nothing more is offered: it ends when what it was given is through."""
+        self._handle.close_inputs()
+
+    def drain(self) -> None:
+        """Take nothing more in, finish what was admitted, and wait for the end."""
+        self._handle.drain()
+
+    def stop(self, node: str) -> None:
+        """Stop one node; its policy says what else stops with it."""
+        self._handle.stop(node)
+
+    def pause(self) -> None:
+        """Serve nothing until `resume`; queues fill up to their bounds."""
+        self._handle.pause()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._handle.resume()
+
+    def bottleneck(self) -> Bottleneck | None:
+        """The node that holds the others up, and what would help; None while none does."""
+        return self._handle.bottleneck()
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self._value((yield from self._handle.__await__()))

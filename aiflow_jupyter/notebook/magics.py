@@ -53,7 +53,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             out = sink(display=true)
             ask -> out
 
-            %%aiflow run NAME [--to NODE] [-o NAME] [-b] [--raw]
+            %%aiflow run NAME [--to NODE] [--open] [-o NAME] [-b] [--raw]
             what goes to the graph's input
 
             %aiflow runs | cancel [ID] | graphs | graph NAME [--as FORM] | login | help
@@ -102,6 +102,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         parsed, functions = self._graph(options.name)
         spec = parsed.spec
         require(spec, SIGNATURES, functions, parsed if parsed.text else None)
+        options.background = options.background or options.open
         run_id = fresh_id()
         flow_view = FlowView(self.shell, spec, run_id, lambda: self._cancel_soon(run_id))
         shows = any(node.args.get("display") for node in spec.nodes.values())
@@ -119,6 +120,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
                 functions=functions,
                 show=text_view.feed if text_view else None,
                 to=options.to,
+                leave_open=options.open,
                 beside=beside,
                 run_id=run_id,
             )

@@ -1,8 +1,8 @@
 """The first line of a cell: options only; the program stands in the body.
 
-%%aiflow [ask] [--tier T] [-o NAME] [-b] ...       a question
-%%aiflow graph NAME                                defines a graph
-%%aiflow run NAME [--to NODE] [-o NAME] [-b]       sends the body through it
+%%aiflow [ask] [--tier T] [-o NAME] [-b] ...             a question
+%%aiflow graph NAME                                      defines a graph
+%%aiflow run NAME [--to NODE] [--open] [-o NAME] [-b]    sends the body through it
 """
 
 from __future__ import annotations
@@ -50,6 +50,9 @@ def _parser(command: str) -> _Parser:
         parser.add_argument("name", metavar="NAME")
     if command == "run":
         parser.add_argument("--to", metavar="NODE", help="the input node, where the graph has several")
+        parser.add_argument(
+            "--open", action="store_true", help="in the background, with inputs that stay open: offer()"
+        )
     if command == "ask":
         parser.add_argument("--tier", choices=TIERS, default="auto", help="who answers; a named tier is strict")
         parser.add_argument("--model", help="the model's name")

@@ -280,10 +280,10 @@ class Run:
             raise self.error
         return self.result()
 
-    async def run(self, value: Any, *, to: str | None = None) -> Result:
+    async def run(self, value: Any, *, to: str | None = None, leave_open: bool = False) -> Result:
         """Start, wait, and give the result; cancelling this call cancels the run."""
         try:
-            await self.start(value, to=to)
+            await self.start(value, to=to, leave_open=leave_open)
             return await self.wait()
         except asyncio.CancelledError:
             await self.cancel()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import time
-from collections.abc import Generator
+from collections.abc import Coroutine, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from aiflow_jupyter.errors import RunCancelled
+from aiflow_jupyter.errors import RunCancelled, RunError
 
 if TYPE_CHECKING:
+    from aiflow_jupyter.runtime.bottleneck import Bottleneck
     from aiflow_jupyter.runtime.metrics import RunStatus
     from aiflow_jupyter.runtime.run import Result, Run
     from aiflow_kernel.life import Life
@@ -71,6 +72,57 @@ class RunHandle:
         """Stop the run and wait until it has stopped; False if it has not after `timeout` seconds."""
         self.cancel_soon()
         return self.wait(timeout)
+
+    def offer(self, node: str, value: Any, timeout: float | None = None) -> None:
+        """Put a value into a node's queue; waits while it is full, at most `timeout` seconds.
+
+        Raises:
+            CommandError: no such node, or it takes no such value.
+            RunError: the run takes nothing in any more.
+            TimeoutError: the queue stayed full; the value is not taken in.
+        """
+        self._do(self._run.offer(node, value), timeout)
+
+    def close_inputs(self) -> None:
+        """Nothing more is offered: the run ends when what it was given is through."""
+        self._do(self._run.close_inputs())
+
+    def drain(self) -> None:
+        """Take nothing more in, finish what was admitted, and wait for the end."""
+        self._do(self._run.cancel(drain=True))
+
+    def stop(self, node: str) -> None:
+        """Stop one node; its policy says what else stops with it."""
+        self._do(self._run.stop(node))
+
+    def pause(self) -> None:
+        """Serve nothing until `resume`."""
+        self._life.loop.call_soon_threadsafe(self._run.pause)
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._life.loop.call_soon_threadsafe(self._run.resume)
+
+    def bottleneck(self) -> Bottleneck | None:
+        """The node that holds the others up, and what would help; None while none does."""
+        return self._run.bottleneck()
+
+    @property
+    def still_running(self) -> list[str]:
+        """Nodes whose code runs on although nobody waits for it: threads that can't be killed."""
+        return self._run.still_running
+
+    def _do(self, coroutine: Coroutine[Any, Any, None], timeout: float | None = None) -> None:
+        """Have the loop do something, and wait for it."""
+        if self._life.here:
+            coroutine.close()
+            raise RunError("code on the event loop can't wait for its own loop", code="AF604")
+        future = self._life.submit(coroutine)
+        try:
+            future.result(timeout)
+        except TimeoutError:
+            future.cancel()
+            raise
 
     def cancel_soon(self) -> bool:
         """Ask the run to stop, and return at once; False if it is over."""

@@ -82,6 +82,7 @@ class Host:
         functions: Mapping[str, Callable[..., Any]] | None = None,
         show: Callable[[Event], None] | None = None,
         to: str | None = None,
+        leave_open: bool = False,
         beside: Beside | None = None,
         run_id: str | None = None,
     ) -> RunHandle:
@@ -93,6 +94,7 @@ class Host:
             functions: the user's functions by name.
             show: what `sink(display=true)` hands its events to.
             to: the input node, where there are several.
+            leave_open: more will be offered by the handle, until its `close_inputs`.
             beside: runs on the loop beside the run (a live view), from before its start; the handle's result waits
                 for it, so that what it shows last is shown when the cell ends.
             run_id: the run's identifier, where it has to be known before.
@@ -123,7 +125,7 @@ class Host:
             )
 
         ready: concurrent.futures.Future[RunHandle] = concurrent.futures.Future()
-        launch = life.launch(make, value, to, beside, ready)
+        launch = life.launch(make, value, to, leave_open, beside, ready)
         return life.started(ready, life.submit(self.pin(launch) if self.pin else launch))
 
     def handles(self) -> list[RunHandle | Finished]:

@@ -85,6 +85,7 @@ class Life:
         make: Callable[[], Run],
         value: Any,
         to: str | None,
+        leave_open: bool,
         beside: Beside | None,
         ready: concurrent.futures.Future[RunHandle],
     ) -> None:
@@ -101,7 +102,7 @@ class Life:
         ready.set_result(handle)
         view = asyncio.ensure_future(beside(run)) if beside else None
         try:
-            result: Result | BaseException = await run.run(value, to=to)
+            result: Result | BaseException = await run.run(value, to=to, leave_open=leave_open)
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the run
             result = error
         if view is not None:

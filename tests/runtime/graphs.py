@@ -222,3 +222,7 @@ def assert_sane_figures(run: Run) -> None:
         assert node.blocked_s >= 0, node
         assert node.first_s is None or node.first_s >= 0, node
         assert node.depth <= node.peak <= node.queue, node
+        assert node.owned <= node.most <= node.bound, node
+        assert min(node.busy, node.blocked, node.idle) >= -1e-9, node
+        assert abs(node.busy + node.blocked + node.idle - 1) < 1e-9, node
+        assert sum(node.drops.values()) == node.dropped, node

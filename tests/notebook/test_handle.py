@@ -1,0 +1,127 @@
+"""A run held from another thread: offering to it, pausing it, stopping parts of it, and what holds it up."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from aiflow_kernel.host import Host
+
+from aiflow_jupyter import Flow, map, sink  # noqa: A004
+from aiflow_jupyter.errors import CommandError, RunError
+
+
+class Nobody:
+    """Answers nothing: these graphs ask no model."""
+
+    def stream(self, request):
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        return None
+
+
+@pytest.fixture
+def host():
+    made = Host(Nobody)
+    yield made
+    made.stop()
+
+
+def flow_of(function, **policy):
+    flow = Flow("work")
+    done = flow.add("done", map(function), **policy)
+    done >> flow.add("kept", sink(var="kept"))
+    return flow
+
+
+def started(host, flow, value, **more):
+    return host.start(flow.spec, value, functions=flow.functions, **more)
+
+
+def test_values_are_offered_until_the_inputs_are_closed(host):
+    handle = started(host, flow_of(lambda n: n * 10), 1, leave_open=True)
+    for number in range(2, 30):
+        handle.offer("done", number)
+    with pytest.raises(CommandError, match="no node is called"):
+        handle.offer("dine", 1)
+    handle.close_inputs()
+    assert handle.result(10)["kept"] == [n * 10 for n in range(1, 30)]
+    with pytest.raises(RunError):
+        handle.offer("done", 1)
+
+
+def test_an_offer_to_a_full_queue_waits_and_gives_up_in_time(host):
+    let_go = threading.Event()
+    handle = started(host, flow_of(lambda n: let_go.wait(20) and n, queue=1), 0, leave_open=True)
+    handle.offer("done", 1)
+    refused = 0
+    for number in range(2, 5):
+        try:
+            handle.offer("done", number, timeout=0.1)
+        except TimeoutError:
+            refused += 1
+    assert refused
+    let_go.set()
+    handle.drain()
+    kept = handle.result(10)["kept"]
+    assert kept == list(range(len(kept)))
+    assert len(kept) == 5 - refused
+
+
+def test_a_paused_run_serves_nothing_and_goes_on(host):
+    handle = started(host, flow_of(lambda n: n), 0, leave_open=True)
+    handle.pause()
+    for number in range(1, 5):
+        handle.offer("done", number)
+    served = handle.status().nodes[0].processed
+    time.sleep(0.1)
+    assert handle.status().nodes[0].processed == served <= 1
+    handle.resume()
+    handle.drain()
+    assert handle.result(10)["kept"] == [0, 1, 2, 3, 4]
+
+
+def test_a_stopped_node_ends_the_run_and_marks_its_result(host):
+    handle = started(host, flow_of(lambda n: n), 0, leave_open=True)
+    handle.stop("done")
+    handle.close_inputs()
+    assert not handle.result(10).complete
+
+
+def test_the_bottleneck_is_the_slow_node_below_the_blocked_one(host):
+    flow = Flow("slow")
+    quick = flow.add("quick", map(lambda n: n), queue=2)
+    slow = flow.add("slow", map(lambda n: time.sleep(0.02) or n), queue=2)
+    quick >> slow >> flow.add("kept", sink(var="kept"))
+    handle = started(host, flow, 0, leave_open=True)
+    for number in range(1, 25):
+        handle.offer("quick", number)
+    found = handle.bottleneck()
+    handle.drain()
+    assert found is not None
+    assert found.node == "slow"
+    assert "quick" in found.holds_up
+    assert any("workers=2" in advice for advice in found.advice)
+    assert "slow is the bottleneck" in str(found)
+
+
+def test_code_on_the_loop_is_told_that_it_can_not_wait_for_its_loop(host):
+    said = []
+
+    async def asks(value):
+        try:
+            handle.close_inputs()
+        except RunError as error:
+            said.append(error.code)
+        return value
+
+    flow = Flow("inner")
+    flow.add("asks", map(asks)) >> flow.add("kept", sink(var="kept"))
+    handle = started(host, flow, 1, leave_open=True)
+    while not said:
+        time.sleep(0.01)
+    handle.close_inputs()
+    handle.result(10)
+    assert said == ["AF604"]
