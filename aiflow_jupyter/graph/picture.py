@@ -128,9 +128,11 @@ def text(spec: GraphSpec, gauges: Mapping[str, Gauge] | None = None, caption: st
     """The graph as lines of plain text: one per node with its gauge, and where its events go."""
     names = max((len(node) for node in spec.nodes), default=0)
     rows = [f"{spec.name}{f': {caption}' if caption else ''}"]
+    targets: dict[str, list[str]] = {}
+    for edge in spec.edges:
+        targets.setdefault(edge.source, []).append(f"{f'{edge.port}: ' if edge.port else ''}{edge.target}")
     for node, declared in spec.nodes.items():
-        targets = [f"{f'{e.port}: ' if e.port else ''}{e.target}" for e in spec.edges if e.source == node]
-        arrow = f" -> {', '.join(targets)}" if targets else ""
+        arrow = f" -> {', '.join(targets[node])}" if node in targets else ""
         gauge = (gauges or {}).get(node)
         if gauge is None:
             rows.append(f"  {node:<{names}}  {declared.operator} [queue={declared.policy.queue}]{arrow}")
