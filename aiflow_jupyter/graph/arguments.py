@@ -46,7 +46,7 @@ class _Arguments:
     def node(self, node: str, spec: NodeSpec) -> None:
         review = self.review
         signature = review.signature(node)
-        before = len(review.errors)
+        before = review.wrong
         if signature is not None:
             self.arguments(node, spec, signature)
         elif spec.operator not in review.functions:
@@ -58,7 +58,7 @@ class _Arguments:
             review.found(message, "AF204", ("nodes", node, "args"), f"{node} = {spec.operator}")
         else:
             self.callable(node, None, spec.operator, ("nodes", node, "operator"))
-        if len(review.errors) > before:
+        if review.wrong > before:
             review.doubtful.add(node)
 
     def arguments(self, node: str, spec: NodeSpec, signature: OperatorSignature) -> None:

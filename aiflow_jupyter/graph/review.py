@@ -34,6 +34,7 @@ class Review:
     Attributes:
         errors: what keeps the graph from running.
         warnings: what may surprise.
+        wrong: how many errors there are, also of those that nobody would read any more.
         doubtful: nodes with arguments that nothing should be concluded from.
     """
 
@@ -53,6 +54,7 @@ class Review:
         self.flows = flows
         self.errors: list[GraphProblem] = list(parsed.problems) if parsed else []
         self.warnings: list[GraphProblem] = []
+        self.wrong = 0
         self.doubtful: set[str] = set()
         self._read: dict[str, FunctionType] = {}
 
@@ -65,6 +67,7 @@ class Review:
         """Note a problem, as an error or a warning by its code, with its place; of each only as many as are read."""
         severity = CODES[code][0]
         problems = self.errors if severity == "error" else self.warnings
+        self.wrong += severity == "error"
         if len(problems) >= MOST_PROBLEMS:
             return
         place = (self.parsed.caret(path) if self.parsed else "") or f"at {pointer(path)}"

@@ -10,6 +10,7 @@ from aiflow_jupyter.graph.bounds import bounds
 from aiflow_jupyter.graph.checks import examine, require
 from aiflow_jupyter.graph.codes import CODES
 from aiflow_jupyter.graph.policy import Policy
+from aiflow_jupyter.graph.problems import MOST_PROBLEMS
 from aiflow_jupyter.graph.spec import MOST_INTEGER, EdgeSpec, Feedback, GraphSpec, NodeSpec
 from aiflow_jupyter.operators import SIGNATURES
 from tests.graph.signature_table import TABLE
@@ -96,3 +97,9 @@ def test_checks_never_fail(spec, table, functions):
     else:
         assert not findings.errors
         assert bounds(spec, table).events >= 2 * len(spec.nodes)
+
+
+def test_more_mistakes_than_anybody_reads_leave_the_others_unharmed():
+    wrong = NodeSpec(operator="window")  # without its count
+    spec = GraphSpec(name="g", nodes={f"n{i}": wrong for i in range(200)} | {"j": NodeSpec(operator="join")})
+    assert len(examine(spec, TABLE, OBJECTS).errors) == MOST_PROBLEMS
