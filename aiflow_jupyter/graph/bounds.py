@@ -137,7 +137,7 @@ def skew(spec: GraphSpec, join: str, signatures: Signatures | None = None) -> in
         signatures: the known operators, for what those on the branches hold by default.
 
     Returns:
-        the events of one branch that may wait for their partners; 1 where the branches are bare edges.
+        the events that may wait for their last partner, of all branches but one; 1 for each where these are bare edges.
     """
     shape = Shape(spec)
     known = signatures or {}
@@ -162,7 +162,8 @@ def owned(spec: GraphSpec, shape: Shape, signature: Lookup) -> Weights:
 
 def _skew(shape: Shape, join: str, weights: Weights) -> int:
     branches = branches_of(shape, join)
-    return 1 + max((weights.sum(branch) for branch in branches), default=0)
+    ahead = 1 + max((weights.sum(branch) for branch in branches), default=0)
+    return ahead * max(1, len(branches) - 1)
 
 
 def branches_of(shape: Shape, join: str) -> list[int]:

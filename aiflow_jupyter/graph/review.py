@@ -12,8 +12,8 @@ from aiflow_jupyter.graph.hints import UNKNOWN, FunctionType, read
 from aiflow_jupyter.graph.parsed import Parsed, pointer
 from aiflow_jupyter.graph.problems import MOST_PROBLEMS, nearest
 from aiflow_jupyter.graph.shape import Shape
-from aiflow_jupyter.graph.signatures import OperatorSignature, Parameter, Signatures
-from aiflow_jupyter.graph.spec import GraphSpec, NodeSpec
+from aiflow_jupyter.graph.signatures import VERDICT, OperatorSignature, Parameter, Signatures
+from aiflow_jupyter.graph.spec import EdgeSpec, GraphSpec, NodeSpec
 
 Path = tuple[str | int, ...]
 
@@ -89,7 +89,14 @@ class Review:
 
     def signature(self, node: str) -> OperatorSignature | None:
         """The signature of a node's operator; None for an unknown one and for a function."""
-        return self.signatures.get(self.spec.nodes[node].operator)
+        spec = self.spec.nodes[node]
+        found = self.signatures.get(spec.operator)
+        return found if found is None or found.variant is None else found.variant(spec.args)
+
+    def silent(self, edge: EdgeSpec) -> bool:
+        """Whether no data leaves by an edge: verdicts alone do."""
+        signature = self.signature(edge.source)
+        return signature is not None and signature.verdicts and edge.port == VERDICT
 
     def sure(self, node: str) -> OperatorSignature | None:
         """The same, where the node's arguments are such that the signature can be asked about them."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 ArgumentType = Literal[
     "text",
@@ -25,6 +25,9 @@ ArgumentType = Literal[
 ]
 """`functions` is a list of names of functions; `object` names anything of the caller's; `flow` names another graph;
 `patterns` is a mapping of labels to regular expressions."""
+
+VERDICT: Final = "verdict"
+"""The port by which an operator with verdicts sends them, and no data."""
 
 Results = Literal["one", "some", "many", "gathered"]
 """What an event gives: exactly one, at most one, any number, or what was gathered from many at the end."""
@@ -74,7 +77,8 @@ class OperatorSignature:
         parameters: its arguments; positional ones are taken in this order.
         takes: the data kinds that it can work on, None for any.
         gives: the data kinds that it emits, None for what it takes.
-        ports: for given arguments, the names of its output ports (None: any name), or no ports at all.
+        ports: for given arguments, the names of its output ports (None: any name), `""` among them where it has a plain
+            output too; or no ports at all.
         sink: nothing comes out of it.
         alternatives: parameters of which exactly one has to be given.
         single: whether a node with given arguments works one event at a time, so that it can't have several workers.
@@ -83,12 +87,15 @@ class OperatorSignature:
         holds: for given arguments, the data events that it keeps by default, beyond queue and workers; the policy's
             `hold` takes the place of it where it is not 0.
         pairs: it tells its inputs apart and pairs their events by lineage (`join`).
-        verdicts: it sends `commit` and `retract` (`guard`).
+        tells_inputs: for given arguments, whether it is told by which input each event comes, and when one of them is
+            through with a lineage (`merge`).
+        verdicts: it sends `commit` and `retract` (`guard`), by the port `verdict` nothing else.
         returns: the parameter whose function's return is what leaves (`map`); for `many` results it is a generator
             function or returns an iterable. None where functions only decide (`filter`).
         payload: for given arguments and the type of the payloads that come in, the type of what leaves as `value`
             events (`window`: a list of them). None where `returns` or the kind says it.
         accepts: the types of `value` payloads that it can work on; the other kinds have payloads of one type.
+        variant: for given arguments, the signature in place of this one, where arguments change what it gives.
     """
 
     name: str
@@ -103,10 +110,12 @@ class OperatorSignature:
     results: Results = "one"
     holds: Callable[[Args], int] = _nothing
     pairs: bool = False
+    tells_inputs: Callable[[Args], bool] = _never
     verdicts: bool = False
     returns: str | None = None
     payload: Callable[[Args, Any], Any] | None = None
     accepts: tuple[Any, ...] = (Any,)
+    variant: Callable[[Args], OperatorSignature] | None = None
 
     def parameter(self, name: str) -> Parameter | None:
         """The parameter of that name, or None."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aiflow_jupyter.graph.review import Path, Review
-from aiflow_jupyter.graph.signatures import OperatorSignature
+from aiflow_jupyter.graph.signatures import VERDICT, OperatorSignature
 from aiflow_jupyter.graph.spec import EdgeSpec
 
 
@@ -54,6 +54,8 @@ def _port(review: Review, edge: EdgeSpec, signature: OperatorSignature | None, p
             review.found(message, "AF203", (*path, "port"), hint)
     else:
         names = () if node in review.doubtful else signature.ports(review.spec.nodes[node].args)
+        if port is None and "" in (names or ()):
+            return
         if port is None:
             hint = f"write {node}.{names[0] if names else 'else'} -> ..."
             review.found(f"node {node!r} routes: name the port that this edge leaves by", "AF203", path, hint)
@@ -131,7 +133,9 @@ def _ports(review: Review) -> None:
             missing = []
         else:
             names = signature.ports(review.spec.nodes[node].args)
-            missing = ["else"] if names is None else [name for name in names if name not in ports and name != "else"]
+            optional = ("else", VERDICT) if signature.verdicts else ("else",)
+            left = [name for name in names or ("else",) if (name or None) not in ports]
+            missing = left if names is None else [name for name in left if name not in optional]
         if missing:
             which = ", ".join(f"{node}.{name}" if name else f"{node}'s plain output" for name in missing)
             message = f"nothing takes what leaves by {which}: its events are counted unrouted"

@@ -231,6 +231,8 @@ class _Edges:
     def edge(self, index: int) -> None:
         """Check one edge."""
         edge = self.review.shape.edges[index]
+        if self.review.silent(edge):
+            return
         self.stream(self.flows.edge(index), edge.target, ("edges", index), edge.source, edge.port)
 
     def injection(self, node: str, type_: str) -> None:

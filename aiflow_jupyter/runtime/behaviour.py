@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from aiflow_jupyter.events import Event, descends
 from aiflow_jupyter.graph.policy import Policy
@@ -16,6 +16,9 @@ from aiflow_jupyter.graph.signatures import OperatorSignature
 from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.runtime.metrics import Answer
 from aiflow_jupyter.runtime.source import Source
+
+if TYPE_CHECKING:
+    from aiflow_jupyter.runtime.run import Run
 
 Mode = Literal["inline", "iterate", "await", "stream", "thread", "thread_iterate"]
 
@@ -40,6 +43,7 @@ class Behaviour:
         routes: call (of `inline`) returns the port that the event leaves by, and the event.
         answers: this node starts answers of its own, each with a lineage of its own, so `finish` events from upstream
             end at it.
+        governed: its calls have the node's state, tries and time limit already, by `Binding.govern`.
         close: releases what the node holds open, after its last event or at cancel; for `thread` in a thread, once
             every call has returned.
     """
@@ -52,10 +56,11 @@ class Behaviour:
     recalls: bool = False
     routes: bool = False
     answers: bool = False
+    governed: bool = False
     close: Callable[[], Awaitable[None] | None] | None = None
 
 
-def _no_timer(_seconds: float, _event: Event) -> Callable[[], None]:
+def _no_run(*_: Any) -> Any:
     raise RuntimeError("this binding belongs to no run")
 
 
@@ -98,6 +103,11 @@ class Binding:
         answers: where `generate` notes the answers that it started.
         variables: where `sink(var=...)` puts what it collects, by variable name.
         show: what `sink(display=true)` hands its text to; None where there is no display.
+        threads: gives the node threads of its own, `workers` of them; what it returns calls a plain function in one.
+        govern: gives a behaviour the node's state, tries and time limit: for an operator that makes several calls for
+            one event, or none for some, each of which is to be tried by itself.
+        dropped: counts an event of a kind that the operator discards.
+        inner: makes a run of another graph, within this one, with some operators in place of the known ones.
     """
 
     node: str
@@ -110,7 +120,11 @@ class Binding:
     answers: list[Answer] = field(default_factory=list)
     variables: dict[str, Collected] = field(default_factory=dict)
     show: Callable[[Event], None] | None = None
-    later: Callable[[float, Event], Callable[[], None]] = _no_timer
+    later: Callable[[float, Event], Callable[[], None]] = _no_run
+    threads: Callable[[], Callable[..., Awaitable[Any]]] = _no_run
+    govern: Callable[[Behaviour], Behaviour] = _no_run
+    dropped: Callable[[str], None] = _no_run
+    inner: Callable[[GraphSpec, Mapping[str, Operator]], Run] = _no_run
 
 
 @dataclass(frozen=True, slots=True)

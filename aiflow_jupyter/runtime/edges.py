@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aiflow_jupyter.errors import RunError
-from aiflow_jupyter.events import Event
+from aiflow_jupyter.events import Event, Finish
 from aiflow_jupyter.graph.spec import Feedback
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Entrance:
 
     def signal(self, event: Event) -> None:
         """See `Guardian.signal`."""
-        self.guardian.signal(self._named(event))
+        self.guardian.signal(event if event.kind == "flush" else self._named(event))
 
     def forget(self, sender: Guardian) -> None:
         """See `Guardian.forget`."""
@@ -52,6 +52,25 @@ class Entrance:
         named = event.derive(event.payload)
         named.source = self.name
         return named
+
+
+THROUGH = "through"
+"""The payload of a flush that says that an input gives nothing more: of its lineage, or (with none) at all."""
+
+
+class TellingEntrance(Entrance):
+    """An edge into an ordered `merge`: besides, a flush in the input's name says when it is through with a lineage."""
+
+    __slots__ = ()
+
+    def signal(self, event: Event) -> None:
+        """See `Guardian.signal`."""
+        goes_on = isinstance(event.payload, Finish) and event.payload.reason == "tool_calls"
+        if event.kind == "end" or (event.kind == "finish" and not goes_on):
+            through = event.derive(THROUGH, "flush")
+            through.source = self.name
+            self.guardian.signal(through)
+        super().signal(event)
 
 
 class Fed(Event):

@@ -147,6 +147,7 @@ class Run:
         self._stopped: set[str] = set()
         self._timers: set[Timer] = set()
         self._operators = operators
+        self._inner: list[Run] = []
         self.paused = False
         common = Binding(
             "",
@@ -157,7 +158,9 @@ class Run:
             answers=self.answers,
             variables=self.variables,
             show=show,
+            inner=self._run_within,
         )
+        self._common = common
         wired = wire(spec, operators, common, scheduler, self, self._timers)
         self.guardians, self._threads = wired.guardians, wired.threads
         if getattr(source, "stamps", False):
@@ -355,6 +358,21 @@ class Run:
                 if not guardian.closed:
                     guardian.resume_serving()
 
+    def _run_within(self, spec: GraphSpec, operators: Mapping[str, Operator]) -> Run:
+        """A run of another graph for a node of this one; see `Binding.inner`."""
+        common = self._common
+        inner = Run(
+            spec,
+            {**self._operators, **operators},
+            self._scheduler,
+            functions=common.functions,
+            source=common.source,
+            flows=common.flows,
+        )
+        self._inner = [each for each in self._inner if each.state in ("ready", "running") or each.still_running]
+        self._inner.append(inner)
+        return inner
+
     def result(self) -> Result:
         """What has come so far."""
         complete = self.state == "done" and not self._stopped
@@ -366,7 +384,8 @@ class Run:
         """Nodes whose code runs on although its result is not waited for any more: the run is over, or it timed out."""
         over = self.state not in ("ready", "running")
         threads = [node for node, each in self._threads.items() if (each.running if over else each.abandoned)]
-        return threads + [node for node in self._hung if node not in threads]
+        inside = [f"{inner.spec.name}.{node}" for inner in self._inner for node in inner.still_running]
+        return threads + [node for node in self._hung if node not in threads] + inside
 
     @property
     def elapsed_s(self) -> float:

@@ -17,7 +17,7 @@ from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.runtime.attempts import govern
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
 from aiflow_jupyter.runtime.cycle import Cycle
-from aiflow_jupyter.runtime.edges import Entrance, FeedbackEdge
+from aiflow_jupyter.runtime.edges import Entrance, FeedbackEdge, TellingEntrance
 from aiflow_jupyter.runtime.guardian import Guardian, Owner, Receiver
 from aiflow_jupyter.runtime.inline import CUT_EVERY, InlineGuardian
 from aiflow_jupyter.runtime.partitioned import PartitionedGuardian
@@ -150,15 +150,26 @@ class _Wiring:
             policy=policy,
             inputs=tuple(self.sources[node]),
             later=partial(self._later, node),
+            threads=lambda: self._threads(node).submit,
+            govern=partial(self._governed, node),
+            dropped=partial(self._dropped, node),
         )
         behaviour = _bind(declared.operator, declared.args, self.operators, binding)
+        if not behaviour.governed:
+            behaviour = self._governed(node, behaviour)
+        if policy.effect == "speculative":
+            behaviour = speculate(behaviour, binding)
+        return behaviour
+
+    def _governed(self, node: str, behaviour: Behaviour) -> Behaviour:
+        """A behaviour whose plain functions run in the node's threads, with the state and the tries of its policy."""
+        policy = self.spec.nodes[node].policy
         if behaviour.mode in ("thread", "thread_iterate"):
-            self.threads[node] = NodeThreads(node, policy.workers, self.scheduler.loop)
-            behaviour = _threaded(behaviour, self.threads[node])
+            behaviour = _threaded(behaviour, self._threads(node))
         elif policy.compensate is not None:
-            self.threads[node] = NodeThreads(node, policy.workers, self.scheduler.loop)
+            self._threads(node)
         behaviour = keep(behaviour, node, policy, self._key(node))
-        behaviour = govern(
+        return govern(
             behaviour,
             node,
             policy,
@@ -166,9 +177,11 @@ class _Wiring:
             threads=self.threads.get(node),
             retried=partial(self._retried, node),
         )
-        if policy.effect == "speculative":
-            behaviour = speculate(behaviour, binding)
-        return behaviour
+
+    def _threads(self, node: str) -> NodeThreads:
+        if node not in self.threads:
+            self.threads[node] = NodeThreads(node, self.spec.nodes[node].policy.workers, self.scheduler.loop)
+        return self.threads[node]
 
     def _key(self, node: str) -> Callable[[Event], Hashable] | None:
         """What gives an event's key, where the node's state is partitioned."""
@@ -186,6 +199,9 @@ class _Wiring:
 
     def _retried(self, node: str) -> None:
         self.guardians[node].retries += 1
+
+    def _dropped(self, node: str, kind: str) -> None:
+        self.guardians[node].drops[kind] += 1
 
     def _later(self, node: str, seconds: float, event: Event) -> Callable[[], None]:
         return Timer(self.guardians[node], seconds, event, self.timers).cancel
@@ -216,6 +232,8 @@ class _Wiring:
                 signature = self._signature(edge.target)
                 if signature is not None and signature.pairs:
                     receiver = Entrance(edge.source, target)
+                elif signature is not None and signature.tells_inputs(self.spec.nodes[edge.target].args):
+                    receiver = TellingEntrance(edge.source, target)
             ports[edge.source].setdefault(edge.port or "", []).append(receiver)
         for node, guardian in self.guardians.items():
             guardian.connect(ports[node])
