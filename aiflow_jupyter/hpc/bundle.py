@@ -1,9 +1,9 @@
 """The worker as one file for a cluster where nothing of this package is installed.
 
-The file is a zip application: `python aiflow-worker.pyz` does what `python -m aiflow_jupyter.hpc.worker` does, and with
-`PYTHONPATH=aiflow-worker.pyz` a job imports `aiflow_jupyter.hpc.worker` from it. It holds what the worker imports of
-this package and no more; Python 3.11 or later has to be there, with websockets, cryptography (47 or
-later, for HPKE), httpx and msgpack. The same release always gives the same bytes.
+The file is a zip application: `python aiflow-worker.pyz` is the worker's own program (`program`), and with
+`PYTHONPATH=aiflow-worker.pyz` a job imports `aiflow_jupyter.hpc.worker` from it. It holds what these import of this
+package and no more; Python 3.11 or later has to be there, with websockets, cryptography (47 or later, for HPKE), httpx
+and msgpack. The same release always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -16,13 +16,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from aiflow_jupyter.hpc import worker
+from aiflow_jupyter.hpc import program, worker
+from aiflow_jupyter.hpc.checks import NEEDS as NEEDS  # noqa: PLC0414
 from aiflow_jupyter.hpc.errors import HpcError
 
-NEEDS: Final = ("websockets>=15", "cryptography>=47", "httpx>=0.27,<1", "msgpack>=1")
 _ROOT: Final = Path(worker.__file__).parents[2]
 _PACKAGE: Final = "aiflow_jupyter"
-_MAIN: Final = f"import sys\n\nfrom {worker.__name__} import main\n\nsys.exit(main())\n"
+_MAIN: Final = f"""import sys
+
+if sys.version_info < (3, 11):
+    sys.exit("this takes Python 3.11 or later, and " + sys.executable + " is " + sys.version.split()[0])
+
+from {program.__name__} import main
+
+sys.exit(main())
+"""
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip file knows
 
 
@@ -64,7 +72,7 @@ def write(path: Path) -> list[str]:
 def worker_modules() -> dict[str, Path]:
     """The modules of this package that the worker needs, by name, in order."""
     found: dict[str, Path] = {}
-    left = [worker.__name__]
+    left = [worker.__name__, program.__name__]
     while left:
         name = left.pop()
         source = _source(name)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from aiflow_jupyter.hpc.bundle import NEEDS
+from aiflow_jupyter.hpc.checks import install
 
 CONFIG: Final = f"""\
 # user_config_template.yaml.j2 of the Globus Compute endpoint.
 # Workers only carry tokens: many fit on one CPU node, and the GPU is the model server's.
-# Once, on the cluster, with its Python 3.11 or later:
-#   pip install --user {" ".join(f"'{need}'" for need in NEEDS)}
-#   aiflow keys worker                                      (its public line goes into aiflow.toml: worker_key)
-#   aiflow worker --bundle ~/.aiflow/aiflow-worker.pyz
-# Where `aiflow` is not installed there, make both elsewhere (`aiflow keys worker --file worker.key`) and copy them into
-# ~/.aiflow; the key needs mode 0600. After a new bundle, start the endpoint again.
+# Once, with the Python 3.11 or later of the cluster that the endpoint runs in:
+#   (where aiflow-jupyter is whole)  aiflow worker --bundle aiflow-worker.pyz     and copy that file to the cluster:
+#   mkdir -p ~/.aiflow && cp aiflow-worker.pyz ~/.aiflow/
+#   {install()}
+#   python3 ~/.aiflow/aiflow-worker.pyz keys                 (its public line goes into aiflow.toml: worker_key)
+#   python3 ~/.aiflow/aiflow-worker.pyz check --relay https://relay.example.org
+# Nothing else is needed there. After a new bundle or a new key, start the endpoint again.
 engine:
   type: GlobusComputeEngine
   max_workers_per_node: 32

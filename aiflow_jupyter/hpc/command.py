@@ -3,13 +3,9 @@
 # ruff: noqa: PLC0415 - imported when used, so that the command starts quickly
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from pathlib import Path
 
 import click
-
-from aiflow_jupyter.errors import ConfigError
 
 
 @click.command()
@@ -30,6 +26,10 @@ def worker(bundle: Path | None, *, print_config: bool, print_slurm: bool) -> Non
         click.echo(cluster.CONFIG if print_config else cluster.SLURM, nl=False)
         return
     assert bundle is not None
+    if not bundle.absolute().parent.is_dir():
+        raise HpcError(
+            f"there is no folder {bundle.absolute().parent}", code="AF991", hint="Make it first, or name another one."
+        )
     try:
         modules = write(bundle)
     except OSError as error:
@@ -45,24 +45,14 @@ def worker(bundle: Path | None, *, print_config: bool, print_slurm: bool) -> Non
     default=None,
     help="The private key's file.  [default: ~/.aiflow/worker.key]",
 )
-def worker_key(file: Path | None) -> None:
-    """Make this worker's key pair, once, and print its public key; the private one stays in a file of mode 0600."""
-    from aiflow_jupyter.hpc.worker import KEY_FILE
-    from aiflow_jupyter.relay.crypto import WorkerKey
-    from aiflow_jupyter.relay.private import EMPTY, write_private
+@click.option("--force", is_flag=True, help="Make a new key in the place of an old one, which is then gone.")
+def worker_key(file: Path | None, *, force: bool) -> None:
+    """Make this worker's key pair, once, and print its public key; the private one stays in a file of mode 0600.
 
-    try:
-        path = (file or Path(KEY_FILE)).expanduser()
-    except RuntimeError as error:  # a ~ without a home
-        raise ConfigError(f"no place for the key: {error}", code="AF971") from None
-    key = WorkerKey.generate()
-    if os.path.lexists(path) or not write_private(path, key.secret_text() + "\n"):
-        with suppress(OSError):
-            if path.is_file() and not path.stat().st_size:
-                raise ConfigError(f"the key file {path} is empty", code="AF971", hint=EMPTY)
-        key = WorkerKey.load(path, env={})
-        click.echo(f"the key in {path} is kept", err=True)
-    else:
-        click.echo(f"private key in {path}; in aiflow.toml of the notebook's machine, under [tiers.hpc]:", err=True)
-        click.echo(f'worker_key = "{key.public}"', err=True)
+    On a cluster without `aiflow`, `python aiflow-worker.pyz keys` does the same.
+    """
+    from aiflow_jupyter.hpc.keyfile import key_pair
+
+    key, told = key_pair(file, replace=force)
+    click.echo("\n".join(told), err=True)
     click.echo(key.public)

@@ -24,7 +24,7 @@ import httpx
 from aiflow_jupyter.errors import encodable, plain
 from aiflow_jupyter.hpc.errors import HpcError
 from aiflow_jupyter.hpc.sse import Events
-from aiflow_jupyter.relay.link import loopback
+from aiflow_jupyter.relay.link import loopback, trusted
 
 FILE: Final = "~/.aiflow/server.json"
 _BODY: Final = 64 * 1024
@@ -55,10 +55,11 @@ class NotReadyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where the model server is; `url` with or without its `/v1`."""
+    """Where the model server is; `url` with or without its `/v1`; `means` says where its key is set."""
 
     url: str
     key: str = field(default="", repr=False)
+    means: str = "Its key is in AIFLOW_MODEL_SERVER_KEY, or `key` in the server file on the cluster."
 
     @classmethod
     def find(cls) -> Server:
@@ -111,9 +112,18 @@ class Server:
             headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
             trust_env=not loopback(address.host),
             # An address without TLS needs no certificates, and to read the system's takes tens of milliseconds.
-            verify=True if address.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            verify=trusted() if address.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             timeout=httpx.Timeout(None, connect=10.0),  # silence is timed by the reader
         )
+
+    @property
+    def place(self) -> str:
+        """Its address without what may be a secret in it."""
+        try:
+            address = httpx.URL(self.url)
+        except httpx.InvalidURL:
+            return "(no address)"
+        return str(address.copy_with(userinfo=b"", query=None, fragment=None))
 
     def redact(self, text: str) -> str:
         """What the server says, without the key."""

@@ -1,8 +1,8 @@
 """What runs on the cluster: opens a task, asks the model server, and sends its answer back through the relay.
 
-`run` is a plain function from the task's argument to its result, for any executor; as `python -m
-aiflow_jupyter.hpc.worker` it has the argument from standard input and writes the result to standard output. The private
-key is in `AIFLOW_WORKER_KEY`, or in the 0600 file that `AIFLOW_WORKER_KEY_FILE` names (`~/.aiflow/worker.key`).
+`run` is a plain function from the task's argument to its result, for any executor. `python -m
+aiflow_jupyter.hpc.worker` is what a local executor starts, and else the program of `program`. The private key is in
+`AIFLOW_WORKER_KEY`, or in the 0600 file that `AIFLOW_WORKER_KEY_FILE` names (`~/.aiflow/worker.key`).
 
         argument ──▶ opened, current? ──no──▶ version | failed | expired
                           │ yes
@@ -37,6 +37,7 @@ from typing import Any, Final
 from aiflow_jupyter.errors import AiflowError
 from aiflow_jupyter.hpc import modelserver
 from aiflow_jupyter.hpc.errors import HpcError
+from aiflow_jupyter.hpc.keyfile import PLACE
 from aiflow_jupyter.hpc.modelserver import Server
 from aiflow_jupyter.hpc.record import Record
 from aiflow_jupyter.hpc.task import Outcome, Result, Task, open_task, pack_result
@@ -57,7 +58,6 @@ from aiflow_jupyter.relay.errors import (
     ValueRefused,
 )
 
-KEY_FILE: Final = "~/.aiflow/worker.key"
 _NO_RELAY: Final = (RelayUnreachable, RelayRefused, RelayLimit, PlainRefused, CapabilityRefused)
 _PATIENCE: Final = 0.5
 # What the libraries import when first used, for a worker that has nothing to do yet.
@@ -77,7 +77,7 @@ def worker_key() -> WorkerKey:
     Raises:
         KeyUnusable: there is none that can be used.
     """
-    return WorkerKey.load(Path(os.environ.get("AIFLOW_WORKER_KEY_FILE") or KEY_FILE).expanduser())
+    return WorkerKey.load(Path(os.environ.get("AIFLOW_WORKER_KEY_FILE") or PLACE).expanduser())
 
 
 async def work(
@@ -250,17 +250,24 @@ class _Job:
         return Result(status, error or record.error, record.worker, record.first, tuple(record.items), record.end)
 
 
-def main() -> int:
-    """Read an argument from standard input, do it, write the result to standard output.
-
-    With `--tied` the first line is JSON, `{"argument": ..., "server"?: {"url", "key"}}`, and the process ends with its
-    standard input or its parent, whichever goes first: a local worker dies with the notebook that started it.
-    """
+def log_to_stderr() -> None:
+    """Log what this worker does: neither prompt nor answer, nor any key."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("aiflow_jupyter").setLevel(logging.INFO)
-    if "--tied" not in sys.argv[1:]:
-        sys.stdout.write(run(sys.stdin.read().strip()) + "\n")
-        return 0
+
+
+def main() -> int:
+    """With `--tied`: do the task of standard input, and write its result to standard output.
+
+    The first line is JSON, `{"argument": ..., "server"?: {"url", "key"}}`, and the process ends with its standard input
+    or its parent, whichever goes first: a local worker dies with the notebook that started it.
+    """
+    if sys.argv[1:] != ["--tied"]:
+        from aiflow_jupyter.hpc import program  # noqa: PLC0415
+
+        piped = not sys.argv[1:] and not sys.stdin.isatty()  # a task by hand, as `run` does it
+        return program.main(["run"] if piped else None)
+    log_to_stderr()
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     for name in _PUT_OFF:
         with suppress(ImportError):

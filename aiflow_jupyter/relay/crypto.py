@@ -150,7 +150,7 @@ def open_result(secret: bytes, channel: bytes, sealed: bytes) -> bytes:
 
 _KEMS: dict[Kem, int] = {"x25519": 1, "mlkem768x25519": 2}
 _MLKEM_SEED, _MLKEM_PUBLIC, _X25519 = 64, 1184, 32
-_MAKE = "make one with `aiflow keys worker`"
+_MAKE = "make one with `aiflow keys worker`, on the cluster: `python aiflow-worker.pyz keys`"
 
 
 def _b64(data: bytes) -> str:

@@ -42,7 +42,8 @@ from aiflow_jupyter.relay.errors import (
 from aiflow_jupyter.relay.frames import CHANNEL_BYTES, MAX_FRAME
 from aiflow_jupyter.relay.joining import SUBPROTOCOL, Role
 from aiflow_jupyter.relay.joining import loopback as loopback  # noqa: PLC0414  # hpc has it from here
-from aiflow_jupyter.relay.reasons import trusted, why
+from aiflow_jupyter.relay.reasons import trusted as trusted  # noqa: PLC0414  # as `loopback`
+from aiflow_jupyter.relay.reasons import why
 from aiflow_jupyter.relay.wire import Wire
 
 FIRST_DELAY = 0.02

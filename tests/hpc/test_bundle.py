@@ -110,8 +110,8 @@ IMPORTED = "from aiflow_jupyter.hpc.worker import run; import sys; print(run(sys
 @pytest.mark.parametrize("how", ["package", "bundle", "imported bundle"])
 async def test_it_streams_with_the_four_packages_alone(stage, bare, bundle, alone, how):
     command, path = {
-        "package": (["-m", "aiflow_jupyter.hpc.worker"], [alone, bare]),
-        "bundle": ([str(bundle)], [bare]),
+        "package": (["-m", "aiflow_jupyter.hpc", "run"], [alone, bare]),
+        "bundle": ([str(bundle), "run"], [bare]),
         "imported bundle": (["-c", IMPORTED], [bundle, bare]),
     }[how]
     executor = Bare(command, path, stage.key, AIFLOW_MODEL_SERVER=stage.vllm.url)
@@ -221,6 +221,115 @@ def test_a_device_is_refused_by_the_command_and_an_older_bundle_replaced(tmp_pat
     assert CliRunner().invoke(command, ["--bundle", str(tmp_path / "w.pyz")]).exit_code == 0
     assert (tmp_path / "w.pyz").read_bytes().startswith(b"#!/usr/bin/env python3")
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def program(bundle, *words, path=(), **environment):
+    """Run the bundle as somebody on a cluster does, without site packages."""
+    return subprocess.run(
+        [sys.executable, "-S", "-B", str(bundle), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        env={"PYTHONPATH": os.pathsep.join(map(str, path)), **environment},
+    )
+
+
+@pytest.mark.parametrize("words", [[], ["nope"], ["run", "x"], ["keys", "--nope"]])
+def test_the_bundle_without_a_command_or_with_a_wrong_one_helps_on_stderr(bundle, words):
+    done = program(bundle, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("usage: python aiflow-worker.pyz")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words", [["--help"], ["keys", "--help"], ["check", "--help"], ["run", "--help"]])
+def test_the_bundle_explains_itself_where_nothing_is_installed(bundle, words):
+    done = program(bundle, *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: ")
+
+
+@pytest.mark.parametrize("command", ["keys", "run"])
+def test_missing_packages_are_one_line_with_the_command_that_installs_them(bundle, command):
+    done = program(bundle, command)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert all(need in line for need in NEEDS)
+    assert "-m pip install" in line
+
+
+def test_the_bundle_makes_a_key_and_another_one_only_if_told_to(bundle, bare, tmp_path):
+    file = tmp_path / "deep" / "worker.key"
+
+    def keys(*words):
+        done = program(bundle, "keys", *words, path=[bare], AIFLOW_WORKER_KEY_FILE=str(file))
+        assert done.returncode == 0, done.stderr
+        assert "secret" not in done.stdout + done.stderr
+        return done.stdout.strip()
+
+    first = keys()
+    assert first == keys() == WorkerKey.load(file, env={}).public
+    assert file.stat().st_mode & 0o777 == 0o600
+    second = keys("--force")
+    assert second == WorkerKey.load(file, env={}).public != first
+
+
+async def test_the_bundle_checks_all_that_a_worker_needs(bundle, bare, tmp_path, vllm, relay):
+    file = tmp_path / "server.json"
+    file.write_text(f'{{"url": "{vllm.url}", "key": "canary-of-the-server"}}')
+    file.chmod(0o600)
+    key = WorkerKey.generate()
+    environment = {"AIFLOW_WORKER_KEY": key.secret_text(), "AIFLOW_MODEL_SERVER_FILE": str(file)}
+
+    async def check(*words, path=(bare,), **changed):
+        done = await asyncio.to_thread(program, bundle, "check", *words, path=path, **(environment | changed))
+        assert "Traceback" not in done.stderr
+        assert "canary" not in done.stdout + done.stderr
+        assert key.secret_text() not in done.stdout + done.stderr
+        return done.returncode, done.stdout
+
+    code, said = await check("--relay", relay.url)
+    assert code == 0, said
+    assert key.public in said
+    assert "first-model" in said
+    assert f"{relay.url} is ready" in said
+    assert (await check("--relay", "http://127.0.0.1:1"))[0] == 1
+    code, said = await check(AIFLOW_WORKER_KEY="", HOME=str(tmp_path))
+    assert (code, "aiflow-worker.pyz keys" in said) == (1, True)
+    vllm.status = 401
+    vllm.kind = "application/json"
+    code, said = await check()
+    assert (code, "refuses the key" in said) == (1, True)
+    file.unlink()
+    code, said = await check()
+    assert (code, "says where it is" in said) == (1, True)
+    code, said = await check(path=())
+    assert (code, "not installed; needs msgpack" in said) == (1, True)
+
+
+def test_an_older_python_is_told_so(bundle):
+    main = zipfile.ZipFile(bundle).read("__main__.py").decode()
+    told = f"import sys\nsys.version_info = (3, 9)\n{main}"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "this takes Python 3.11 or later" in done.stderr
+
+
+def test_the_printed_configuration_uses_nothing_that_the_cluster_lacks():
+    said = CliRunner().invoke(command, ["--print-config"]).output
+    on_the_cluster = said[said.index("mkdir") :]
+    assert "aiflow-worker.pyz keys" in on_the_cluster
+    assert all(need in on_the_cluster for need in NEEDS)
+    assert not re.search(r"^#\s+aiflow ", on_the_cluster, re.MULTILINE)
+
+
+def test_a_bundle_makes_no_folder(tmp_path):
+    refused = CliRunner().invoke(command, ["--bundle", str(tmp_path / "no" / "w.pyz")])
+    assert isinstance(refused.exception, HpcError)
+    assert "there is no folder" in refused.exception.message
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_the_worker_imports_nothing_that_the_cluster_lacks():
