@@ -51,8 +51,6 @@ class WorkerGuardian(Guardian):
     """
 
     __slots__ = (
-        "_acting",
-        "_blocked",
         "_crew",
         "_fenced",
         "_head",
@@ -93,8 +91,6 @@ class WorkerGuardian(Guardian):
         self._tasks: set[asyncio.Task[None]] = set()
         self._crew: list[Worker] = []
         self._in_service = 0
-        self._acting = 0
-        self._blocked = 0
 
     def active(self) -> int:
         """Events that a worker has taken and not yet settled."""
@@ -106,7 +102,7 @@ class WorkerGuardian(Guardian):
 
     def blocked(self) -> bool:
         """Whether any worker waits for a receiver."""
-        return self._blocked > 0
+        return any(worker.blocked_at for worker in self._crew)
 
     def busy_for(self, now: int) -> int:
         """Also what is in service now."""
@@ -117,8 +113,12 @@ class WorkerGuardian(Guardian):
         return self.blocked_ns + sum(now - at for worker in self._crew if (at := worker.blocked_at))
 
     def working(self) -> bool:
-        """Whether a call, a stream or a wake-up is under way."""
-        return self._waking or self._in_service + self._acting > self._blocked + len(self._turns)
+        """Whether a worker goes on by itself: it has something to do, and waits for no receiver and not for its turn.
+
+        One that was just told to go on, or lets the loop turn, does.
+        """
+        alive = sum(not task.done() for task in self._tasks)
+        return alive > len(self._idle) + len(self._turns) + sum(worker.pending > 0 for worker in self._crew)
 
     def push(self, event: Event, now: int) -> bool:
         """Queue an event, and see that a worker looks at it."""
@@ -298,24 +298,20 @@ class WorkerGuardian(Guardian):
 
     async def _control(self, ticket: int, event: Event, worker: Worker) -> None:
         self.exempt -= 1
-        self._acting += 1
-        try:
-            if self._ordered:
-                if self.queue:
-                    self._wake()
-                await self._turn(ticket)
-            self._fenced = self._loose
-            if self._due(event):
-                for out in self._passing(event):
-                    if self.behaviour.recalls and out.kind in DATA:
-                        await self._recall(out, worker)
-                    elif out.kind != "finish" or out.lineage not in self.broken:
-                        await self._send(out, worker)
-            self._fenced = False
-            if self._ordered:
-                await self._release(worker)
-        finally:
-            self._acting -= 1
+        if self._ordered:
+            if self.queue:
+                self._wake()
+            await self._turn(ticket)
+        self._fenced = self._loose
+        if self._due(event):
+            for out in self._passing(event):
+                if self.behaviour.recalls and out.kind in DATA:
+                    await self._recall(out, worker)
+                elif out.kind != "finish" or out.lineage not in self.broken:
+                    await self._send(out, worker)
+        self._fenced = False
+        if self._ordered:
+            await self._release(worker)
 
     async def _recall(self, event: Event, worker: Worker) -> None:
         """Put what a control event let go through the call; its results take the control event's place in the order."""
@@ -469,7 +465,6 @@ class WorkerGuardian(Guardian):
     async def _taken(self, worker: Worker, since: int) -> None:
         """Wait until every receiver has taken the output."""
         scheduler = self.scheduler
-        self._blocked += 1
         if not self.owner.watching:
             self.owner.watch()
         worker.future = scheduler.loop.create_future()
@@ -479,7 +474,6 @@ class WorkerGuardian(Guardian):
         finally:
             worker.future = None
             worker.blocked_at = 0
-            self._blocked -= 1
             self.blocked_ns += scheduler.clock() - since
 
     def _finished(self) -> None:
