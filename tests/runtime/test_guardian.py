@@ -525,7 +525,7 @@ def test_scheduler_names_a_node_only_in_the_turn_in_which_it_was_called(mode, ke
         lab.run = make_run(loop, behaviours, [("src", "work"), ("work", "sink")], scheduler=scheduler)
         running = asyncio.ensure_future(lab.run.run("go"))
         while not running.done():
-            await asyncio.sleep(0.1)  # a timer: the turn before is over
+            await asyncio.sleep(0.07)  # a timer at no other's time: the turn before is over
             assert scheduler.current is None
         assert called == ["work"] * 5
 
