@@ -13,16 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 
-from aiflow_jupyter.errors import AiflowError, CommandError, RunError, plain
+from aiflow_jupyter.errors import AiflowError, CommandError, GraphError, RunError, plain
 from aiflow_jupyter.notebook import options as cell_options
 
 if TYPE_CHECKING:
     from aiflow_jupyter.graph.language import Parsed
+    from aiflow_jupyter.graph.spec import GraphSpec
     from aiflow_jupyter.notebook.hosting import Handle, Host
     from aiflow_jupyter.runtime.run import Run
 
 _HISTORY = re.compile(r"In|Out|_{1,3}|_\d+|_i{1,3}|_i\d+|_[dio]h")
 """What IPython keeps of earlier cells and sets anew with each."""
+
+MOST_WARNINGS = 5
+"""Warnings of a graph that a cell shows; `aiflow check` shows all."""
 
 
 @magics_class
@@ -79,7 +83,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
     # -- cells
 
     def _define(self, name: str, text: str) -> None:
-        from aiflow_jupyter.graph.checks import require
+        from aiflow_jupyter.graph.checks import examine
         from aiflow_jupyter.graph.language import read
         from aiflow_jupyter.notebook.live import show_graph
         from aiflow_jupyter.operators import SIGNATURES
@@ -87,9 +91,15 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         # A cell that is run again means the new graph: the old one goes, also when the new one is wrong.
         self._graphs.pop(name, None)
         parsed = read(text, name, SIGNATURES)
-        require(parsed.spec, SIGNATURES, self._functions(), parsed)
+        findings = examine(parsed.spec, SIGNATURES, self._functions(parsed.spec), parsed)
+        if findings.errors:
+            raise GraphError(findings.errors, title=name)
         self._graphs[name] = parsed
         show_graph(self.shell, parsed.spec)
+        for warning in findings.warnings[:MOST_WARNINGS]:
+            print(f"warning {warning.code}: {warning.message}")  # noqa: T201
+        if len(findings.warnings) > MOST_WARNINGS:
+            print(f"and {len(findings.warnings) - MOST_WARNINGS} more warnings")  # noqa: T201
 
     def _run(self, options: argparse.Namespace, body: str) -> Any:
         from aiflow_jupyter.graph.checks import require
@@ -232,7 +242,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
 
     # -- what cells share
 
-    def _graph(self, name: str) -> tuple[Parsed, dict[str, Callable[..., Any]]]:
+    def _graph(self, name: str) -> tuple[Parsed, dict[str, Any]]:
         """A graph of a cell, or a `Flow` of that name, with the functions that it may call."""
         from aiflow_jupyter.graph.builder import Flow
         from aiflow_jupyter.graph.language import Parsed
@@ -240,11 +250,11 @@ class AiflowMagics(Magics):  # type: ignore[misc]
 
         flow = self.shell.user_ns.get(name)
         if name not in self._graphs and isinstance(flow, Flow):
-            return Parsed(flow.spec, ""), self._functions() | flow.functions
+            return Parsed(flow.spec, ""), self._functions(flow.spec) | flow.functions
         if name not in self._graphs:
             hint = nearest(name, self._graphs) if self._graphs else f"define it first: %%aiflow graph {name}"
             raise CommandError(f"no graph is called {name!r}", code="AF805", hint=hint)
-        return self._graphs[name], self._functions()
+        return self._graphs[name], self._functions(self._graphs[name].spec)
 
     def _variables(self) -> Mapping[str, Any]:
         """The user's variables, without what IPython itself puts there."""
@@ -256,6 +266,11 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             if not _HISTORY.fullmatch(name) and (name not in hidden or hidden[name] is not value)
         }
 
-    def _functions(self) -> dict[str, Callable[..., Any]]:
-        """The user's functions and other callables by name, as they are now."""
-        return {name: value for name, value in self._variables().items() if callable(value) and name.isidentifier()}
+    def _functions(self, spec: GraphSpec) -> dict[str, Any]:
+        """The user's functions and other callables by name, and whatever else the graph names, as they are now."""
+        named = {each for node in spec.nodes.values() for each in node.args.values() if isinstance(each, str)}
+        return {
+            name: value
+            for name, value in self._variables().items()
+            if name.isidentifier() and (callable(value) or name in named)
+        }

@@ -154,6 +154,12 @@ def test_a_graph_is_defined_shown_and_run(shell, capsys):
     assert "flow: done" in out
 
 
+def test_what_may_surprise_in_a_graph_is_told_below_it(shell, capsys):
+    shell.ran("def shape(text): return text")
+    assert shell.ran("%%aiflow graph g\nask = generate()\nout = sink(function=shape)\nask -> out").success
+    assert "warning AF307: the function 'shape' has no type hint" in capsys.readouterr().out
+
+
 def test_a_graph_of_the_same_name_takes_the_place_of_the_first(shell):
     shell.ran(GRAPH)
     shell.ran("%%aiflow graph flow\nother = generate()\nheard = sink(var='heard')\nother -> heard")
