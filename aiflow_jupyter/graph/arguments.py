@@ -58,8 +58,8 @@ class _Arguments:
             review.found(message, "AF204", ("nodes", node, "args"), f"{node} = {spec.operator}")
         else:
             self.callable(node, None, spec.operator, ("nodes", node, "operator"))
-        if review.wrong > before:
-            review.doubtful.add(node)
+        if review.wrong == before:
+            review.doubtful.discard(node)
 
     def arguments(self, node: str, spec: NodeSpec, signature: OperatorSignature) -> None:
         """Check the arguments of a standard operator."""

@@ -87,7 +87,8 @@ def bounds(spec: GraphSpec, signatures: Signatures) -> GraphBound:
         signatures: the known operators; they say what each holds.
     """
     shape = Shape(spec)
-    skews = skews_of(spec, shape, lambda node: signatures.get(spec.nodes[node].operator))
+    signature = _lookup(spec, signatures)
+    skews = skews_of(spec, shape, signature)
     feedback = dict.fromkeys(spec.nodes, 0)
     for edge in shape.edges.values():
         if edge.feedback is not None:
@@ -95,7 +96,7 @@ def bounds(spec: GraphSpec, signatures: Signatures) -> GraphBound:
     found = []
     for node, each in spec.nodes.items():
         policy = each.policy
-        hold = held(each, signatures.get(each.operator), skews.get(node, 0))
+        hold = held(each, signature(node), skews.get(node, 0))
         size = None
         if policy.queue_bytes is not None:
             size = policy.queue_bytes + (policy.hold_bytes if hold or policy.rule("token") == "conflate" else 0)
@@ -140,12 +141,19 @@ def skew(spec: GraphSpec, join: str, signatures: Signatures | None = None) -> in
         the events that may wait for their last partner, of all branches but one; 1 for each where these are bare edges.
     """
     shape = Shape(spec)
-    known = signatures or {}
-    return _skew(shape, join, owned(spec, shape, lambda node: known.get(spec.nodes[node].operator)))
+    return _skew(shape, join, owned(spec, shape, _lookup(spec, signatures or {})))
 
 
 Lookup = Callable[[str], OperatorSignature | None]
 """Gives the signature of a node's operator; None where there is none, or it can't be asked."""
+
+
+def _lookup(spec: GraphSpec, signatures: Signatures) -> Lookup:
+    def signature(node: str) -> OperatorSignature | None:
+        found = signatures.get(spec.nodes[node].operator)
+        return found and found.given(spec.nodes[node].args)
+
+    return signature
 
 
 def skews_of(spec: GraphSpec, shape: Shape, signature: Lookup) -> dict[str, int]:

@@ -24,8 +24,7 @@ class _Policies:
         self.review = review
         self.flows = flows
         spec = review.spec
-        verdicts = [node for node in spec.nodes if (s := review.signature(node)) and s.verdicts]
-        self.judged = review.shape.reached(verdicts)
+        self.judged = review.shape.reached(self._judged())
         speculative = [node for node, each in spec.nodes.items() if each.policy.effect == "speculative"]
         self.open = ~_set(review.shape, speculative)
         self.effects = _set(
@@ -37,6 +36,16 @@ class _Policies:
         after = [e.source for e in edges if bit[e.target] & self.effects and bit[e.source] & self.open]
         self.harming = review.shape.reached(after, backward=True, past=self.open) & self.open
         self.paired = self._paired()
+
+    def _judged(self) -> list[str]:
+        """Where verdicts go from the nodes that give them: by a port of their own, where there is one."""
+        review = self.review
+        found = []
+        for edge in review.shape.edges.values():
+            signature = review.signature(edge.source)
+            if signature is not None and signature.verdicts and (signature.ports is None or review.silent(edge)):
+                found.append(edge.target)
+        return found
 
     def _paired(self) -> int:
         """The nodes that stand between a split and a join."""
@@ -186,7 +195,7 @@ class _Policies:
         elif not self.judged & review.shape.bit[node]:
             judges = [each.name for each in review.signatures.values() if each.verdicts] or ["guard"]
             message = "no node that gives verdicts leads to it: its outputs would be held for ever"
-            self.found(node, "effect", message, "AF409", f"put {' or '.join(judges)}(check=...) before it")
+            self.found(node, "effect", message, "AF409", f"lead {judges[0]}(...).verdict to it")
 
     def overflow(self, node: str, policy: Policy) -> None:
         """Rules for what comes, and what a drop means for a join."""

@@ -55,7 +55,7 @@ class Review:
         self.errors: list[GraphProblem] = list(parsed.problems) if parsed else []
         self.warnings: list[GraphProblem] = []
         self.wrong = 0
-        self.doubtful: set[str] = set()
+        self.doubtful: set[str] = set(spec.nodes)  # until their arguments were checked
         self._read: dict[str, FunctionType] = {}
 
     @cached_property
@@ -91,7 +91,7 @@ class Review:
         """The signature of a node's operator; None for an unknown one and for a function."""
         spec = self.spec.nodes[node]
         found = self.signatures.get(spec.operator)
-        return found if found is None or found.variant is None else found.variant(spec.args)
+        return found if found is None or node in self.doubtful else found.given(spec.args)
 
     def silent(self, edge: EdgeSpec) -> bool:
         """Whether no data leaves by an edge: verdicts alone do."""

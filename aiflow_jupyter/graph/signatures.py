@@ -117,6 +117,10 @@ class OperatorSignature:
     accepts: tuple[Any, ...] = (Any,)
     variant: Callable[[Args], OperatorSignature] | None = None
 
+    def given(self, args: Args) -> OperatorSignature:
+        """The signature for some arguments, which have to be such as it declares."""
+        return self if self.variant is None else self.variant(args)
+
     def parameter(self, name: str) -> Parameter | None:
         """The parameter of that name, or None."""
         return next((p for p in self.parameters if p.name == name), None)

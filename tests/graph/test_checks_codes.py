@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import aiflow_jupyter
+from aiflow_jupyter.graph.bounds import bounds
 from aiflow_jupyter.graph.checks import examine
 from aiflow_jupyter.graph.codes import CODES
 from aiflow_jupyter.graph.spec import GraphSpec
@@ -144,7 +146,13 @@ CASES = [
         "line 1, column 11",
         "retry=3",
     ),
-    ("a = tidy [effect=speculative]\na -> out", "AF409", "no node that gives verdicts", "line 1, column 11", "guard("),
+    (
+        "a = tidy [effect=speculative]\na -> out",
+        "AF409",
+        "no node that gives verdicts",
+        "line 1, column 11",
+        "guard(...).verdict",
+    ),
     (
         'a = guard(tidy)\na -> out\nb = sink(var="b") [effect=speculative]\na -> b',
         "AF409",
@@ -244,6 +252,26 @@ def test_restart_goes_no_further_than_what_is_held_until_a_verdict():
     """
     assert [p.code for p in found(text.format(operator="tidy", effect="pure")).errors] == ["AF407", "AF209"]
     assert [p.code for p in found(text.format(operator="tidy", effect="speculative")).errors] == ["AF209"]
+
+
+def test_verdicts_leave_by_a_port_of_their_own_where_there_is_one():
+    guard = replace(TABLE["guard"], ports=lambda _args: ("", "verdict"))
+    table = TABLE | {"guard": guard}
+    for edge, codes in (("a.verdict -> b", []), ("a -> b", ["AF409"])):
+        source = parsed(f"a = guard(tidy)\nb = tidy [effect=speculative]\n{edge}\nb -> out" + OUT)
+        assert [p.code for p in examine(source.spec, table, FUNCTIONS, source).errors] == codes
+
+
+def test_signature_that_depends_on_arguments_is_only_asked_for_right_ones():
+    def variant(args):
+        return replace(TABLE["window"], gives=frozenset({"chunk"}) if args["count"] > 1 else None)
+
+    table = TABLE | {"window": replace(TABLE["window"], variant=variant)}
+    for args, codes in (("count=2", []), ("count=1", []), ("", ["AF204"]), ("count=x", ["AF204"])):
+        source = parsed(f"a = window({args})\na -> out" + OUT)
+        assert [p.code for p in examine(source.spec, table, FUNCTIONS, source).errors] == codes
+        if not codes:
+            assert bounds(source.spec, table).nodes[0].hold == int(args[-1])
 
 
 def test_all_problems_come_in_one_go_and_in_source_order():

@@ -72,8 +72,9 @@ def test_node_gives(text, kinds, payloads):
 
 def test_window_whose_type_grows_on_every_round_of_a_loop_is_anything():
     source = parsed("a = size\nx = window(count=2)\na -> x\nb = filter(same)\nx -> b -> out\nb -> x [feedback]" + OUT)
-    stream = Flows(Review(source.spec, TABLE, FUNCTIONS, source)).out["x"]
-    assert words(stream.payloads()).startswith("list")
+    review = Review(source.spec, TABLE, FUNCTIONS, source)
+    check_nodes(review)
+    assert words(Flows(review).out["x"].payloads()).startswith("list")
 
 
 @pytest.mark.parametrize(
