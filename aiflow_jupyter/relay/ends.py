@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
 
@@ -132,24 +131,19 @@ class Socket(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Forward the messages of one read as one write."""
-        now = self.heard = self._loop.time()
         websocket = self.websocket
-        out: list[BytesLike] = []
-        frames = size = 0
+        messages: list[BytesLike] = []
         for whole, piece in self._cutter.feed(data):
-            bodies: Iterable[BytesLike] = (piece,)
             if not whole:
-                bodies = self._read(piece)
-            elif websocket.state is not OPEN:
-                continue
-            for body in bodies:
-                frames += 1
-                length = len(body)
-                size += length
-                out.append(header(length))
-                out.append(body)
-        if frames:
-            self._forward(out, frames, size, now)
+                messages += self._read(piece)
+            elif websocket.state is OPEN:
+                messages.append(piece)
+        size = self._forward(messages) if messages else 0
+        now = self.heard = self._loop.time()
+        # What is dropped costs the relay as much to read, so it counts.
+        wait = self.channel.bucket.take(size, now)
+        if wait > 0:
+            self._wait(wait)
         if websocket.writes or websocket.state is not OPEN:
             self._flush()
             if websocket.state is not OPEN:
@@ -177,19 +171,22 @@ class Socket(asyncio.Protocol):
                     was_open = websocket.state is OPEN
         return found
 
-    def _forward(self, out: list[BytesLike], frames: int, size: int, now: float) -> None:
+    def _forward(self, messages: list[BytesLike]) -> int:
+        """Write messages to the peer, if there is one; returns their bytes."""
         metrics = self.relay.metrics
-        peer = self.peer
-        if peer is None:
-            metrics.dropped += frames
+        out: list[BytesLike] = []
+        size = 0
+        for message in messages:
+            length = len(message)
+            size += length
+            out += (header(length), message)
+        if self.peer is None:
+            metrics.dropped += len(messages)
         else:
-            metrics.frames += frames
+            self.peer.transport.write(b"".join(out))
+            metrics.frames += len(messages)
             metrics.bytes += size
-            peer.transport.write(b"".join(out))
-        # What is dropped costs the relay as much to read, so it counts.
-        wait = self.channel.bucket.take(size, now)
-        if wait > 0:
-            self._wait(wait)
+        return size
 
     def _assemble(self, frame: Frame) -> bytes | None:
         """Collect the fragments of a message; websockets has already bounded their sum."""

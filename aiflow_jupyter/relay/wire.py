@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection
@@ -36,8 +36,9 @@ class Wire(ClientConnection):
         self._cutter = Cutter(MAX_FRAME, masked=False)
         self._head: bytes | None = b""  # the last bytes of the answer to the handshake, until it is whole
         self._parts: list[bytes] = []
+        self._mask = os.urandom(4)
         self._early: list[Message] = []
-        self._listener: Callable[[Message], None] | None = None
+        self._hand: Callable[[Message], None] = self._keep
         self._gone = asyncio.Event()
         self._error: Exception | None = None
         self._stopped = False
@@ -46,8 +47,9 @@ class Wire(ClientConnection):
 
     def listen(self, listener: Callable[[Message], None]) -> None:
         """Hand every message to `listener`, which must not raise, until `stop`."""
-        self._listener = listener
         early, self._early = self._early, []
+        if not self._stopped:
+            self._hand = listener
         for message in early:
             self._hand(message)
 
@@ -55,6 +57,7 @@ class Wire(ClientConnection):
         """Hand on no more messages, and have `left` return or raise `error`."""
         if not self._stopped:
             self._stopped, self._error = True, error
+            self._hand = self._drop
         self._gone.set()
 
     async def left(self) -> None:
@@ -70,9 +73,14 @@ class Wire(ClientConnection):
         if not self._stopped:
             raise self.close_exc
 
-    def write(self, messages: Iterable[bytes]) -> None:
+    def write(self, messages: Sequence[bytes]) -> None:
         """Write messages. `paused` says whether to wait for `drain` now. What a closing line can't take is lost."""
-        if self.protocol.state is OPEN:
+        if self.protocol.state is not OPEN:
+            return
+        if len(messages) == 1:
+            self.transport.write(masked(messages[0], self._mask))
+            self._mask = os.urandom(4)  # for the next one: now nobody waits for it
+        elif messages:
             self.transport.write(b"".join([masked(message, os.urandom(4)) for message in messages]))
 
     # For the event loop
@@ -84,10 +92,12 @@ class Wire(ClientConnection):
             if not data:
                 return
         for whole, piece in self._cutter.feed(data):
-            if not whole:
-                super().data_received(piece)
-            elif self.protocol.state is OPEN:
+            if whole:
                 self._hand(piece)
+                continue
+            super().data_received(piece)
+            if self.protocol.state is not OPEN:
+                self._hand = self._drop
 
     def process_event(self, event: Event) -> None:
         """Take what `websockets` has read: the handshake's answer, control frames, messages in several frames."""
@@ -123,13 +133,12 @@ class Wire(ClientConnection):
             super().data_received(data[end:])  # the body of a refusal
         return b""
 
-    def _hand(self, message: Message) -> None:
-        if self._stopped:
-            return
-        if self._listener is not None:
-            self._listener(message)
-        elif len(self._early) < _EARLY:
+    def _keep(self, message: Message) -> None:
+        if len(self._early) < _EARLY:
             self._early.append(message)
+
+    def _drop(self, message: Message) -> None:
+        pass
 
 
 _DATA = {Opcode.TEXT, Opcode.BINARY, Opcode.CONT}

@@ -229,3 +229,18 @@ class TestWire:
                 patch.setattr("aiflow_jupyter.relay.link.Wire", Early)
                 with pytest.raises(RelayUnreachable):
                     await relay.link.connect()
+
+    async def test_masks_each_message_anew(self):
+        async with Relay(b"") as relay:
+            wire = await relay.link.connect()
+            for messages in ([b"one"], [], [b"two"], [b"three", b"four"]):
+                wire.write(messages)
+            async with asyncio.timeout(10):
+                while len(relay.got) < 4 * 6 + 15:
+                    await asyncio.sleep(0.001)
+            line = bytes(relay.got)
+            await wire.close()
+        other = Protocol(Side.SERVER, state=State.OPEN)
+        other.receive_data(line)
+        assert [event.data for event in other.events_received()] == [b"one", b"two", b"three", b"four"]
+        assert len({line[at : at + 4] for at in (2, 11, 20, 31)}) == 4
