@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from hashlib import sha256
 from typing import Any
 
 from aiflow_jupyter.relay.crypto import CONSUMER, PRODUCER
@@ -32,6 +31,8 @@ from aiflow_jupyter.relay.frames import (
     unpack_value,
 )
 from aiflow_jupyter.relay.session import DEFAULT_LIMITS, Session, StreamLimits
+
+_DATA, _BATCH = Type.DATA, Kind.BATCH  # to look a member of an enumeration up takes a call
 
 
 class Consumer(Session):
@@ -62,14 +63,15 @@ class Consumer(Session):
         self._taken = 0  # the size of the frame whose values the application has in hand
         self._next = 1
         self._items = 0
-        self._digest = sha256()
         self._parts: list[bytes] = []
         self._parts_bytes = 0
         self._received_bytes = 0
         self._consumed_frames = 0
         self._consumed_bytes = 0
         self._state_seq = 0
-        self._stated = State(1, 0, 0, Flag.NONE)
+        self._ack_due = 0  # a STATE is due when the next three reach these
+        self._frames_due = 0
+        self._bytes_due = 0
         self._beat_seq = 0
         self._gap = False  # a frame after the one wanted has come
         self._behind: float | None = None  # since when something is known to be missing
@@ -86,11 +88,12 @@ class Consumer(Session):
         if self._taken:
             self._consume(self._taken)
             self._taken = 0
-        values: list[Any] = []
+            self._grant(now)
         if self._queue:
             values, self._taken = self._queue.popleft()
-        self._grant(now)
-        return values
+            return values
+        self.settle()
+        return []
 
     def cancel(self, now: float) -> None:
         """Ask for the end, until the producer has sent it. What is not taken yet is dropped."""
@@ -106,23 +109,14 @@ class Consumer(Session):
         """There are values to take."""
         return bool(self._queue)
 
-    @property
-    def over(self) -> bool:
-        """END has arrived and everything agrees."""
-        return self.end is not None
-
     # What the producer says
 
-    def _expected(self, seq: int, now: float) -> bool:
-        if self._peer_seal is None or seq < self._next:
-            return False  # of nobody known yet, or a repetition of what has arrived
-        if seq > self._next:
-            if not self._gap:
-                self._gap = True
-                self._miss(now)
-                self._state(now, Flag.RESEND)
-            return False
-        return True
+    def _unexpected(self, seq: int, now: float) -> None:
+        """A frame of nobody known yet, a repetition of what has arrived, or one after the one wanted."""
+        if self._peer_seal is not None and seq > self._next and not self._gap:
+            self._gap = True
+            self._miss(now)
+            self._state(now, Flag.RESEND)
 
     def _arrived(self, now: float) -> None:
         self._next += 1
@@ -130,10 +124,10 @@ class Consumer(Session):
         self._gap, self._behind, self._resumes = False, None, 0
 
     def _on_data(self, frame: bytes, seq: int, now: float) -> None:
-        if not self._expected(seq, now):
+        if seq != self._next or self._peer_seal is None:
+            self._unexpected(seq, now)
             return
-        assert self._peer_seal is not None
-        plain = self._peer_seal.open(frame, Type.DATA, seq)
+        plain = self._peer_seal.open(frame, _DATA, seq)
         kind, payload = unpack_data(plain)
         size = len(frame)
         if (
@@ -142,7 +136,8 @@ class Consumer(Session):
         ):
             raise StateError("the producer sent more than it had credit for")
         values = self._values(kind, payload)
-        self._digest.update(plain)
+        self.settle()
+        self._unhashed = plain
         self._items += len(values)
         self._received_bytes += size
         self._arrived(now)
@@ -153,7 +148,7 @@ class Consumer(Session):
         self._grant(now)
 
     def _values(self, kind: Kind, payload: bytes) -> list[Any]:
-        if kind is Kind.BATCH:
+        if kind is _BATCH:
             if self._parts:
                 raise StateError("a value broke off and another came")
             return unpack_batch(payload)
@@ -168,16 +163,17 @@ class Consumer(Session):
         return [value]
 
     def _on_end(self, frame: bytes, seq: int, now: float) -> None:
-        if not self._expected(seq, now):
+        if seq != self._next or self._peer_seal is None:
+            self._unexpected(seq, now)
             return
-        assert self._peer_seal is not None
         end = unpack_end(self._peer_seal.open(frame, Type.END, seq))
+        self.settle()
         if (end.items, end.frames, end.digest) != (self._items, seq - 1, self._digest.digest()):
             raise StateError("the end of the stream does not agree with what came before it")
         if end.status is Status.OK and self._parts:
             raise StateError("the stream ended within a value")
         self._arrived(now)
-        self.end = end
+        self.end, self.over = end, True
         self._state(now)
 
     def _on_beat(self, frame: bytes, seq: int, now: float) -> None:
@@ -207,10 +203,10 @@ class Consumer(Session):
 
     def _grant(self, now: float) -> None:
         """Say how far things are, each quarter of a window: more often would cost the line and gain nothing."""
-        told, frames, size = self._stated, self.limits.window_frames, self.limits.window_bytes
         if (
-            max(self._next - told.ack, self._consumed_frames + frames - told.frames) * 4 >= frames
-            or (self._consumed_bytes + size - told.size) * 4 >= size
+            self._next >= self._ack_due
+            or self._consumed_frames >= self._frames_due
+            or self._consumed_bytes >= self._bytes_due
         ):
             self._state(now)
 
@@ -223,13 +219,12 @@ class Consumer(Session):
             flags |= Flag.CANCEL
         self._asked = now
         self._state_seq += 1
-        self._stated = State(
-            self._next,
-            self._consumed_frames + self.limits.window_frames,
-            self._consumed_bytes + self.limits.window_bytes,
-            flags,
-        )
-        self._out.append(self._seal.seal(Type.STATE, self._state_seq, pack_state(self._stated, self.limits.pad)))
+        frames, size = self.limits.window_frames, self.limits.window_bytes
+        self._ack_due = self._next + -(-frames // 4)
+        self._frames_due = self._consumed_frames + -(-frames // 4)
+        self._bytes_due = self._consumed_bytes + -(-size // 4)
+        state = State(self._next, self._consumed_frames + frames, self._consumed_bytes + size, flags)
+        self.output.append(self._seal.seal(Type.STATE, self._state_seq, pack_state(state, self.limits.pad)))
 
     # Presence and time
 

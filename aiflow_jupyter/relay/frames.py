@@ -34,7 +34,9 @@ _BATCH = struct.Struct(">BH")
 _END = struct.Struct(">BQQ32sH")
 _STATE = struct.Struct(">QQQB")
 _BEAT = struct.Struct(">Q")
-_ARRAY16 = struct.Struct(">BH")
+_VALUES = struct.Struct(">BHBH")  # a batch's head, and that of its array
+_ARRAY_BYTES = 3
+_ARRAY16 = 0xDC
 MAX_PLAIN = MAX_FRAME - HEADER.size - TAG_BYTES
 UNKNOWN_SALT = bytes(SALT_BYTES)
 
@@ -69,6 +71,7 @@ class Kind(IntEnum):
 
 
 _KINDS = tuple(Kind)
+_BATCH_KIND = Kind.BATCH
 
 
 class Flag(IntFlag):
@@ -159,7 +162,8 @@ def pack_data(kind: Kind, payload: bytes, multiple: int) -> bytes:
 
 def pack_batch(items: Sequence[bytes], multiple: int) -> bytes:
     """The plaintext of a DATA frame that holds these packed values."""
-    return pack_data(Kind.BATCH, _ARRAY16.pack(0xDC, len(items)) + b"".join(items), multiple)
+    values = b"".join(items)
+    return pad(_VALUES.pack(_BATCH_KIND, len(values) + _ARRAY_BYTES, _ARRAY16, len(items)) + values, multiple)
 
 
 def unpack_data(plain: bytes) -> tuple[Kind, bytes]:

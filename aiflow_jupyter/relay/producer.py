@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from hashlib import sha256
 from itertools import islice
 from typing import Any
 
@@ -25,6 +24,7 @@ from aiflow_jupyter.relay.frames import (
     HEADER,
     INITIAL_BYTES,
     INITIAL_FRAMES,
+    MAX_FRAME,
     MAX_SEQ,
     MAX_VALUE,
     TAG_BYTES,
@@ -42,6 +42,7 @@ from aiflow_jupyter.relay.frames import (
 )
 from aiflow_jupyter.relay.session import DEFAULT_LIMITS, Session, StreamLimits
 
+_DATA = Type.DATA  # to look a member of an enumeration up takes a call
 _ARRAY = 3  # bytes before the values of a batch
 
 
@@ -52,6 +53,8 @@ def pack(value: Any) -> bytes:
         ValueRefused: the value does not travel.
     """
     try:
+        if type(value) is str and len(value) < 64:
+            return _pack_token(value)
         item = bytes(msgpack.packb(value))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueRefused(
@@ -61,6 +64,13 @@ def pack(value: Any) -> bytes:
     if len(item) > MAX_VALUE:
         raise ValueRefused(f"a value of {len(item)} bytes; at most {MAX_VALUE} travel", hint="send it in parts")
     return item
+
+
+def _pack_token(text: str) -> bytes:
+    """A text of less than 256 bytes, without the large buffer that msgpack begins with."""
+    data = text.encode()
+    size = len(data)
+    return (bytes((0xA0 | size,)) if size < 32 else bytes((0xD9, size))) + data
 
 
 class Producer(Session):
@@ -99,7 +109,6 @@ class Producer(Session):
         self._byte_limit = INITIAL_BYTES
         self._sealed_bytes = 0
         self._items = 0
-        self._digest = sha256()
         self._closing: tuple[Status, str] | None = None
         self._end_seq = 0
         self._state_seq = 0
@@ -153,18 +162,19 @@ class Producer(Session):
         self._advance(now)
         if not self._in_step:
             return
-        before = len(self._out)
+        before = len(self.output)
         if self._cursor < self._next:
-            self._out.extend(islice(self._stored, self._cursor - self._base, None))
+            self.output.extend(islice(self._stored, self._cursor - self._base, None))
             self._cursor = self._next
         while self._pending and self._next <= self._frame_limit:
             room = min(self._byte_limit - self._sealed_bytes, self.limits.resend_bytes - self._stored_bytes)
             plain = self._cut(room)
             if plain is None:
                 break
-            self._store(Type.DATA, plain)
-        self._seal_end()
-        if len(self._out) > before:
+            self._store(_DATA, plain)
+        if self._closing is not None:
+            self._seal_end()
+        if len(self.output) > before:
             self._written = now
 
     @property
@@ -182,18 +192,23 @@ class Producer(Session):
         """END has been sealed."""
         return bool(self._end_seq)
 
-    @property
-    def over(self) -> bool:
-        """END has been acknowledged: the consumer has everything."""
-        return bool(self._end_seq) and self._base > self._end_seq
-
     # Sealing
 
     def _cut(self, room: int) -> bytes | None:
-        pad = self.limits.pad
-        usable = room - HEADER.size - TAG_BYTES
-        limit = min(self._payload, (usable - usable % pad if pad else usable) - 3)
-        first = self._pending[0]
+        limit = self._payload
+        if room < MAX_FRAME:
+            usable = room - HEADER.size - TAG_BYTES
+            limit = min(limit, usable - usable % (self.limits.pad or 1) - _ARRAY)
+        if self._pending_bytes + _ARRAY <= limit and not self._part:
+            taken = list(self._pending)
+            self._pending.clear()
+            self._pending_bytes = 0
+            self._items += len(taken)
+            return pack_batch(taken, self.limits.pad)
+        return self._cut_part(limit)
+
+    def _cut_part(self, limit: int) -> bytes | None:
+        pad, first = self.limits.pad, self._pending[0]
         if len(first) + _ARRAY > self._payload:
             if limit < self._payload:
                 return None  # parts fill their frames
@@ -206,16 +221,11 @@ class Producer(Session):
             self._part = 0
             self._items += 1
             return pack_data(Kind.LAST, piece, pad)
-        if self._pending_bytes + _ARRAY <= limit:
-            taken = list(self._pending)
-            self._pending.clear()
-            self._pending_bytes = 0
-        else:
-            taken, total = [], _ARRAY
-            while self._pending and total + len(self._pending[0]) <= limit:
-                total += len(self._pending[0])
-                taken.append(self._pending.popleft())
-            self._pending_bytes -= total - _ARRAY
+        taken, total = [], _ARRAY
+        while self._pending and total + len(self._pending[0]) <= limit:
+            total += len(self._pending[0])
+            taken.append(self._pending.popleft())
+        self._pending_bytes -= total - _ARRAY
         if not taken:
             return None
         self._items += len(taken)
@@ -226,15 +236,16 @@ class Producer(Session):
         if self._next > MAX_SEQ:
             raise RelayError(f"a stream has at most {MAX_SEQ} frames", code="AF903", hint="open a new one")
         frame = self._seal.seal(kind, self._next, plain)
-        if kind == Type.DATA:
-            self._digest.update(plain)
+        if kind is _DATA:
+            self.settle()
+            self._unhashed = plain
             self._sealed_bytes += len(frame)
         if not self._stored:
             self._progress = self._clock
         self._stored.append(frame)
         self._stored_bytes += len(frame)
         if self._in_step and self._cursor == self._next:
-            self._out.append(frame)
+            self.output.append(frame)
             self._cursor += 1
         self._next += 1
 
@@ -242,6 +253,7 @@ class Producer(Session):
         if self._closing is None or self._pending or self._end_seq:
             return
         status, message = self._closing
+        self.settle()
         end = End(status, self._items, self._next - 1, self._digest.digest(), message)
         self._end_seq = self._next
         self._store(Type.END, pack_end(end, self.limits.pad))
@@ -260,6 +272,7 @@ class Producer(Session):
             self._stored_bytes -= len(self._stored.popleft())
             self._base += 1
             self._progress = now
+        self.over = 0 < self._end_seq < self._base
         self._frame_limit = max(self._frame_limit, state.frames)
         self._byte_limit = max(self._byte_limit, state.size)
         if Flag.RESEND in state.flags or not self._in_step:
@@ -333,7 +346,7 @@ class Producer(Session):
             self._hello()
             return
         self._beat_seq += 1
-        self._out.append(self._seal.seal(Type.BEAT, self._beat_seq, pack_beat(self._next, self.limits.pad)))
+        self.output.append(self._seal.seal(Type.BEAT, self._beat_seq, pack_beat(self._next, self.limits.pad)))
         self.flush(now)
 
     def _second_peer(self) -> RelayError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 
 from aiflow_jupyter.relay.crypto import PRODUCER, Opening, Seal
 from aiflow_jupyter.relay.errors import FrameError, RelayError
@@ -85,7 +86,9 @@ class Session:
 
     Attributes:
         attached: there is a connection to the relay.
+        over: everything went well and there is nothing left to say.
         error: why the stream failed, once it has.
+        output: messages to write, in order, for `data_to_send`.
         proofs: how many authentic frames of the other end have come.
         crowded: the relay said that a third party tried to join.
     """
@@ -105,6 +108,7 @@ class Session:
     ) -> None:
         self.limits = limits
         self.attached = False
+        self.over = False
         self.proofs = 0
         self.crowded = False
         self.error: RelayError | None = None
@@ -116,7 +120,10 @@ class Session:
         self._peer_opening = Opening(secret, channel, self._peer)
         self._seal: Seal | None = None
         self._peer_seal: Seal | None = None
-        self._out: list[bytes] = []
+        self.output: list[bytes] = []
+        self._digest = sha256()
+        self._unhashed = b""  # the last plaintext, until it is on its way, or where it is waited for
+        self._nap = 2 * limits.beat
         self._clock = now
         self._heard = now  # when the other end last proved to be alive
         self._asked = now  # when this end last said hello, or repeated itself
@@ -149,7 +156,7 @@ class Session:
         if self.attached:
             self.attached = False
             self._parted = now
-        self._out.clear()
+        self.output.clear()
         self._detached()
 
     def receive(self, message: bytes, now: float) -> None:
@@ -163,7 +170,12 @@ class Session:
             self._late(message, now)
             return
         try:
-            self._read(message, now)
+            kind, seq = header(message)
+            handler = self._handlers.get(kind)
+            if handler is not None:
+                handler(message, seq, now)
+            else:
+                self._read(kind, message, now)
         except RelayError as error:
             self._fail(error, now)
             raise
@@ -191,13 +203,14 @@ class Session:
 
     def data_to_send(self) -> list[bytes]:
         """The messages to write, in order; each is handed out once."""
-        out, self._out = self._out, []
+        out, self.output = self.output, []
         return out
 
-    @property
-    def has_output(self) -> bool:
-        """There are messages to write."""
-        return bool(self._out)
+    def settle(self) -> None:
+        """Do what could wait until the messages were written; without this call it is done with the next frame."""
+        if self._unhashed:
+            self._digest.update(self._unhashed)
+            self._unhashed = b""
 
     def next_timer(self) -> float | None:
         """When `tick` wants to be called at the latest; `None` once the stream is over."""
@@ -208,11 +221,6 @@ class Session:
         """The other end has proved that it is there."""
         return self._seal is not None
 
-    @property
-    def over(self) -> bool:
-        """Everything went well and there is nothing left to say."""
-        raise NotImplementedError
-
     # For the two ends
 
     def _begin(self, now: float) -> None:
@@ -221,26 +229,23 @@ class Session:
         self._advance(now)
 
     def _advance(self, now: float) -> None:
-        gap = now - self._clock
+        if now - self._clock > self._nap:
+            self._slept(now - self._clock)
         self._clock = now
-        if gap > 2 * self.limits.beat:
-            self._slept(gap)  # this process was asleep or stopped: the other end can't be blamed for its silence
 
     def _proved(self, now: float) -> None:
         self._heard = now
         self.proofs += 1
 
     def _slept(self, gap: float) -> None:
+        """This process was asleep or stopped: the other end can't be blamed for its silence."""
         self._heard += gap
 
     def _fail(self, error: RelayError, now: float) -> None:  # noqa: ARG002  # the consumer needs the time
         self.error = error
 
-    def _read(self, message: bytes, now: float) -> None:
-        kind, seq = header(message)
-        if (handler := self._handlers.get(kind)) is not None:
-            handler(message, seq, now)
-        elif kind == Type.HINT:
+    def _read(self, kind: int, message: bytes, now: float) -> None:
+        if kind == Type.HINT:
             hint = unpack_hint(message)
             if hint is Hint.CROWDED:
                 self.crowded = True
@@ -271,7 +276,7 @@ class Session:
 
     def _hello(self) -> None:
         if self.attached:
-            self._out.append(self._opening.pack(self._salt, self._peer_salt))
+            self.output.append(self._opening.pack(self._salt, self._peer_salt))
 
     def _waiting(self) -> float:
         if not self._alone:

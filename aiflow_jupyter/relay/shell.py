@@ -40,7 +40,7 @@ class Shell(Generic[Machine]):
         self._link = link
         self._give_up = give_up
         self._rng = rng or random.SystemRandom()
-        self._wake = asyncio.Event()
+        self._waiters: list[asyncio.Future[None]] = []
         self._socket: Wire | None = None
         self._pumping = False  # the line is full
         self._deadline: asyncio.Timeout | None = None
@@ -88,10 +88,26 @@ class Shell(Generic[Machine]):
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
-            if self._error is not None:
-                raise self._error
-            self._wake.clear()
-            await self._wake.wait()
+            await self._news()
+
+    async def _news(self) -> None:
+        """Return at the next change, whatever it is."""
+        if self._error is not None:
+            raise self._error
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            raise
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def _join(self, timeout: float | None, who: str) -> None:  # noqa: ASYNC109  # the caller's own
         self.start()
@@ -168,24 +184,30 @@ class Shell(Generic[Machine]):
 
     def _take(self, message: Message) -> None:
         """Deal with one message, within the read that brought it."""
-        machine, socket, deadline = self._machine, self._socket, self._deadline
-        if socket is None or deadline is None:
-            return
+        machine, socket = self._machine, self._socket
+        assert socket is not None
         try:
-            machine.receive(_binary(message), self._now())
+            if isinstance(message, str):
+                raise FrameError("a text message; frames are binary")  # noqa: TRY301  # as of any other
+            machine.receive(message, self._now())
         except Exception as error:  # noqa: BLE001  # for the task that serves the connection
             socket.stop(error)
             return
-        self._wake.set()
-        self._kick()
+        waited = bool(self._waiters)
+        if waited:
+            self._wake()
+        if machine.output or not waited:
+            self._kick()
+        else:
+            asyncio.get_running_loop().call_soon(self._arm)  # after whoever waited
         if machine.crowded and not self._warned:
             self._warned = True
             _log.warning("a third party tried to join a channel; the relay says it refused it")
         if machine.over:
             if self._finished():
                 socket.stop()
-            else:
-                deadline.reschedule(self._leave_at())
+            elif self._deadline is not None:
+                self._deadline.reschedule(self._leave_at())
 
     def _closed(self, code: int) -> None:
         """The relay closed the connection; any other code says that a new one is welcome."""
@@ -220,8 +242,9 @@ class Shell(Generic[Machine]):
 
     def _kick(self) -> None:
         """Write what there is. While the line is full, values gather, and then share frames."""
-        if self._machine.has_output and not self._pumping and (socket := self._socket) is not None:
+        if self._machine.output and not self._pumping and (socket := self._socket) is not None:
             socket.write(self._machine.data_to_send())
+            self._machine.settle()
             if socket.paused:
                 self._pumping = True
                 self._spawn(self._pump(socket))
@@ -278,10 +301,4 @@ class Shell(Generic[Machine]):
     def _fail(self, error: RelayError) -> None:
         if self._error is None and not self._machine.over:
             self._error = error
-        self._wake.set()
-
-
-def _binary(message: str | bytes) -> bytes:
-    if isinstance(message, str):
-        raise FrameError("a text message; frames are binary")
-    return message
+        self._wake()

@@ -81,22 +81,28 @@ class StreamProducer(Shell[Producer]):
             StreamCancelled: the consumer does not want more.
             RelayError: the stream has failed.
         """
-        await self.send_packed(pack(value))
+        if self._put(pack(value)):
+            await self._until(lambda: not self._machine.full)
 
     async def send_packed(self, item: bytes) -> None:
         """Send a value that `pack` has packed."""
-        self.start()
+        if self._put(item):
+            await self._until(lambda: not self._machine.full)
+
+    def _put(self, item: bytes) -> bool:
+        """Send a value; returns whether the source should wait."""
+        if self._task is None:
+            self.start()
         if self._error is not None:
             raise self._error
         machine = self._machine
         machine.send(item, self._now(), busy=self._pumping)
-        if machine.has_output and not self._pumping:
+        if machine.output and not self._pumping:
             self._kick()
         elif not self._flushing and not self._pumping:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
-        if machine.full:
-            await self._until(lambda: not machine.full)
+        return machine.full
 
     def _flush(self) -> None:
         self._flushing = False
@@ -107,7 +113,7 @@ class StreamProducer(Shell[Producer]):
         full = self._machine.full
         self._machine.flush(self._now())
         if full and not self._machine.full:
-            self._wake.set()
+            self._wake()
 
     async def end(self, status: Status = Status.OK, message: str = "") -> None:
         """End the stream and return once the consumer has all of it. After a cancel, once it knows.
@@ -213,7 +219,7 @@ class StreamConsumer(Shell[Consumer]):
         machine = self._machine
         while True:
             values = machine.take(self._now())
-            if machine.has_output:
+            if machine.output:
                 self._kick()
             for value in values:
                 yield value
@@ -221,7 +227,7 @@ class StreamConsumer(Shell[Consumer]):
                 continue
             if machine.end is not None:
                 break
-            await self._until(lambda: machine.ready or machine.over)
+            await self._news()
         if machine.end.status is Status.ERROR:
             raise RemoteFailure(machine.end.message or "the producer ended with an error")
         if machine.end.status is Status.CANCELLED and not machine.cancelled:
@@ -236,7 +242,7 @@ class StreamConsumer(Shell[Consumer]):
         """Ask the producer to stop; the flag is repeated until it has. Iteration then ends."""
         self.start()
         self._machine.cancel(self._now())
-        self._wake.set()
+        self._wake()
         self._kick()
 
     async def aclose(self) -> None:

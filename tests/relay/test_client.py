@@ -418,6 +418,14 @@ class TestRefusals:
             async with producer:
                 await producer.wait_for_consumer(10)
 
+    async def test_waiting_in_vain_leaves_nothing_behind(self, room):
+        _, consumer = await room.pair(give_up=3.0)
+        async with consumer:
+            for _ in range(3):
+                with pytest.raises(NoPeer):
+                    await consumer.wait_for_producer(0.01)
+            assert consumer._waiters == []
+
     async def test_a_consumer_that_has_all_leaves_as_soon_as_its_producer_has_finished_the_channel(
         self, room, monkeypatch
     ):

@@ -5,7 +5,7 @@ import random
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lines import CHANNEL, SECRET, Line, joined
 
@@ -183,6 +183,21 @@ class TestValues:
         line.producer.send(b"\xd4\x01x", line.now)
         with pytest.raises(ValueRefused):
             line.deliver()
+
+
+class TestPacking:
+    @given(st.text(max_size=300))
+    @example("x" * 31)
+    @example("x" * 32)
+    @example("\N{GRINNING FACE}" * 63)
+    @example("x" * 64)
+    def test_a_short_text_is_packed_as_msgpack_does(self, text):
+        assert pack(text) == msgpack.packb(text)
+
+    @pytest.mark.parametrize("length", [1, 100])
+    def test_a_text_that_is_no_unicode_is_refused(self, length):
+        with pytest.raises(ValueRefused):
+            pack("\ud800" * length)
 
 
 class TestCoalescing:
