@@ -377,7 +377,7 @@ async def child(role: str, kind: str, environment: dict[str, str]) -> AsyncItera
 
 @asynccontextmanager
 async def _stage(kind: str, made: Certificates | None) -> AsyncIterator[Stage]:
-    environment = {loops.VARIABLE: "fast" if kind == "aiflow_fast" else "websockets"}
+    environment = {loops.VARIABLE: "uvloop" if kind == "aiflow_fast" else "asyncio"}
     if made is not None:
         environment["SSL_CERT_FILE"] = str(made.authority)
     program = PEER if kind == PEER else "aiflow"

@@ -31,7 +31,7 @@ _INHERITED: Final = (
     *("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "VIRTUAL_ENV", "PYTHONHOME", "SYSTEMROOT"),
     *("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "AIFLOW_MODEL_SERVER_FILE"),
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"),
-    "AIFLOW_RELAY_TRANSPORT",
+    "AIFLOW_RELAY_LOOP",
 )
 _ROOT: Final = Path(worker.__file__).parents[2]
 _TAIL: Final = 400

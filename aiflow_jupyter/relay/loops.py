@@ -1,7 +1,7 @@
 """The event loop of a process or thread that is the stream's own: the relay, the worker, a plain generator's producer.
 
-With the extra `fast` it is uvloop's, which takes about a fifth off a token's way. `AIFLOW_RELAY_TRANSPORT=websockets`
-leaves it alone; `fast` insists on it. A notebook's loop belongs to its kernel and stays what it is.
+With the extra `fast` it is uvloop's, which takes about a fifth off a token's way. `AIFLOW_RELAY_LOOP=asyncio` leaves it
+alone; `uvloop` insists on it. A notebook's loop belongs to its kernel and stays what it is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from aiflow_jupyter.errors import ConfigError
 
 T = TypeVar("T")
-VARIABLE = "AIFLOW_RELAY_TRANSPORT"
+VARIABLE = "AIFLOW_RELAY_LOOP"
 
 
 def installed() -> bool:
@@ -31,15 +31,15 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
         ConfigError: the variable says something else, or insists on what is not installed.
     """
     wanted = os.environ.get(VARIABLE, "")
-    if wanted not in {"", "fast", "websockets"}:
-        raise ConfigError(f"{VARIABLE} is {wanted!r}", code="AF973", hint="It is `fast`, `websockets` or unset.")
-    if wanted == "fast" and not installed():
+    if wanted not in {"", "asyncio", "uvloop"}:
+        raise ConfigError(f"{VARIABLE} is {wanted!r}", code="AF973", hint="It is `uvloop`, `asyncio` or unset.")
+    if wanted == "uvloop" and not installed():
         raise ConfigError(
-            f"{VARIABLE} is `fast`, but uvloop is not installed",
+            f"{VARIABLE} is `uvloop`, but uvloop is not installed",
             code="AF973",
             hint="pip install 'aiflow-jupyter[fast]'",
         )
-    if wanted == "websockets" or not installed():
+    if wanted == "asyncio" or not installed():
         return asyncio.new_event_loop()
     loop: asyncio.AbstractEventLoop = importlib.import_module("uvloop").new_event_loop()
     return loop
