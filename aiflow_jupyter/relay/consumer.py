@@ -135,7 +135,7 @@ class Consumer(Session):
             or self._received_bytes + size > self._consumed_bytes + self.limits.window_bytes
         ):
             raise StateError("the producer sent more than it had credit for")
-        values = self._values(kind, payload)
+        values = unpack_batch(payload) if kind is _BATCH and not self._parts else self._part(kind, payload)
         self.settle()
         self._unhashed = plain
         self._items += len(values)
@@ -147,11 +147,9 @@ class Consumer(Session):
             self._queue.append((values, size))
         self._grant(now)
 
-    def _values(self, kind: Kind, payload: bytes) -> list[Any]:
+    def _part(self, kind: Kind, payload: bytes) -> list[Any]:
         if kind is _BATCH:
-            if self._parts:
-                raise StateError("a value broke off and another came")
-            return unpack_batch(payload)
+            raise StateError("a value broke off and another came")
         self._parts.append(payload)
         self._parts_bytes += len(payload)
         if self._parts_bytes > MAX_VALUE:

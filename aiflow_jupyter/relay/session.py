@@ -171,8 +171,7 @@ class Session:
             return
         try:
             kind, seq = header(message)
-            handler = self._handlers.get(kind)
-            if handler is not None:
+            if (handler := self._handlers.get(kind)) is not None:
                 handler(message, seq, now)
             else:
                 self._read(kind, message, now)

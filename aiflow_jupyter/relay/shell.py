@@ -94,6 +94,8 @@ class Shell(Generic[Machine]):
         """Return at the next change, whatever it is."""
         if self._error is not None:
             raise self._error
+        if self._task is not None:
+            self._arm()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         try:
@@ -197,9 +199,7 @@ class Shell(Generic[Machine]):
         if waited:
             self._wake()
         if machine.output or not waited:
-            self._kick()
-        else:
-            asyncio.get_running_loop().call_soon(self._arm)  # after whoever waited
+            self._kick()  # else whoever waited comes first, and sees to the timer before waiting again
         if machine.crowded and not self._warned:
             self._warned = True
             _log.warning("a third party tried to join a channel; the relay says it refused it")
