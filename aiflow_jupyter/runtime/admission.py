@@ -101,6 +101,10 @@ class Admission:
         sender.pending += 1
         self.waiters.append((event, sender))
 
+    def withdraw(self, sender: Parked) -> None:
+        """Forget a sender that does not wait any more; its event is not taken in."""
+        self.waiters = deque(each for each in self.waiters if each[1] is not sender)
+
     def _admit(self, event: Event, now: int) -> bool:
         queue = self.queue
         depth = len(queue) - self.exempt

@@ -262,6 +262,9 @@ class Run:
             self._senders.add(sender)
             try:
                 await sender.future
+            except asyncio.CancelledError:
+                guardian.withdraw(sender)
+                raise
             finally:
                 self._senders.discard(sender)
             if sender.pending:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 
@@ -75,6 +76,7 @@ def test_a_paused_run_serves_nothing_and_goes_on(host):
     handle.pause()
     for number in range(1, 5):
         handle.offer("done", number)
+    time.sleep(0.2)  # what was in service may go on
     served = handle.status().nodes[0].processed
     time.sleep(0.1)
     assert handle.status().nodes[0].processed == served <= 1
@@ -108,11 +110,13 @@ def test_the_bottleneck_is_the_slow_node_below_the_blocked_one(host):
 
 
 def test_code_on_the_loop_is_told_that_it_can_not_wait_for_its_loop(host):
-    said = []
+    said, held = [], []
 
     async def asks(value):
+        while not held:
+            await asyncio.sleep(0.01)
         try:
-            handle.close_inputs()
+            held[0].close_inputs()
         except RunError as error:
             said.append(error.code)
         return value
@@ -120,6 +124,7 @@ def test_code_on_the_loop_is_told_that_it_can_not_wait_for_its_loop(host):
     flow = Flow("inner")
     flow.add("asks", map(asks)) >> flow.add("kept", sink(var="kept"))
     handle = started(host, flow, 1, leave_open=True)
+    held.append(handle)
     while not said:
         time.sleep(0.01)
     handle.close_inputs()

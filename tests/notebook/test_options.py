@@ -38,11 +38,12 @@ def test_every_option_of_a_question_is_read():
 
 
 def test_every_option_of_a_run_is_read():
-    options = vars(parse_cell_line("run flow --to ask --out result --background --raw"))
+    options = vars(parse_cell_line("run flow --to ask --open --out result --background --raw"))
     assert options == {
         "command": "run",
         "name": "flow",
         "to": "ask",
+        "open": True,
         "out": "result",
         "background": True,
         "raw": True,
