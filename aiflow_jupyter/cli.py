@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -18,6 +19,7 @@ from aiflow_jupyter.errors import AiflowError, plain
 if TYPE_CHECKING:
     from aiflow_jupyter.graph.signatures import Signatures
     from aiflow_jupyter.providers.models import Model
+    from aiflow_jupyter.runtime.metrics import Answer
     from aiflow_jupyter.runtime.source import Provider
 
 T = TypeVar("T")
@@ -104,14 +106,16 @@ def demo(*, as_json: bool, prompt: str | None) -> None:
 @click.option("--max-tokens", type=click.IntRange(1, 1_000_000), default=None, help="The most tokens of the answer.")
 @click.option("--seed", type=int, default=None, help="Makes sampling repeatable.")
 def ask(question: str, system: str | None, **options: Any) -> None:
-    """Ask a question; the answer streams to the terminal."""
+    """Ask a question; the answer streams to the terminal, and what is waited for is said on stderr."""
     if not question.strip():
         raise click.UsageError("the question is empty")
-    badge = _with_router(lambda router: _ask(router, question, system, options))
-    click.echo(f"\n{badge}", err=True)
+    answer = _with_router(lambda router: _ask(router, question, system, options))
+    click.echo(f"\n{plain(answer.badge())}", err=True)
+    if answer.remark:
+        click.echo(plain(answer.remark), err=True)
 
 
-async def _ask(router: Provider, question: str, system: str | None, options: dict[str, Any]) -> str:
+async def _ask(router: Provider, question: str, system: str | None, options: dict[str, Any]) -> Answer:
     import time
     from contextlib import aclosing
 
@@ -120,12 +124,44 @@ async def _ask(router: Provider, question: str, system: str | None, options: dic
 
     messages = (*((Message(role="system", content=system),) if system else ()), Message(role="user", content=question))
     answer = Answer("ask", "0", started=time.perf_counter_ns())
-    async with aclosing(router.stream(Request(messages, **options))) as events:
-        async for event in events:
-            answer.note(event)
-            if event.kind == "token" and event.phase != "reasoning":
-                click.echo(plain(event.payload), nl=False)
-    return plain(answer.badge())
+    waiting = _Waiting()
+    try:
+        async with aclosing(router.stream(Request(messages, report=waiting.say, **options))) as events:
+            async for event in events:
+                answer.note(event)
+                if event.kind == "token" and event.phase != "reasoning":
+                    waiting.say("")
+                    click.echo(plain(event.payload), nl=False)
+                    waiting.mid_line = not event.payload.endswith("\n")
+    finally:
+        waiting.say("")
+    return answer
+
+
+class _Waiting:
+    """What is being waited for, on stderr: rewritten in place on a terminal, else a line for each new state.
+
+    Attributes:
+        mid_line: text of the answer stands on the terminal's last line, which is not to be overwritten.
+    """
+
+    def __init__(self) -> None:
+        self.mid_line = False
+        self._live = sys.stderr.isatty()
+        self._said = ""
+
+    def say(self, words: str) -> None:
+        """Say what is waited for now; nothing takes the words away."""
+        words = plain(words)
+        if self._live:
+            if words and not self._said and self.mid_line and sys.stdout.isatty():
+                click.echo("\n", nl=False, err=True)
+            if words or self._said:
+                click.echo(f"\r\x1b[K{words} ..." if words else "\r\x1b[K", nl=False, err=True)
+            self._said = words
+        elif words and (kind := re.sub(r"\d+", "", words)) != self._said:
+            click.echo(f"{words} ...", err=True)
+            self._said = kind
 
 
 @main.group()

@@ -34,6 +34,7 @@ _PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _NO_SECRET: Final = 8  # a key as short as `EMPTY` is none
 
 _NO_LIST: Final = "Is that the address of an OpenAI-compatible API? Name a model, or look at /v1/models there."
+_LONGER: Final = "How long that may take: first_token_timeout in aiflow.toml, under [tiers.hpc]."
 PART: Final = "What came so far is a part of the answer. "
 LOADING: Final = "model loading"
 
@@ -123,7 +124,7 @@ class Server:
             address = httpx.URL(self.url)
         except httpx.InvalidURL:
             return "(no address)"
-        return str(address.copy_with(userinfo=b"", query=None, fragment=None))
+        return _shown(address)
 
     def redact(self, text: str) -> str:
         """What the server says, without the key."""
@@ -146,8 +147,8 @@ async def answer(
         model: the model's name, None for the server's first.
         report: told what a server that is not ready is waited for, and the seconds spent on it.
         find: says where the server is.
-        load_timeout: seconds that it may take to get ready.
-        token_timeout: seconds that it may be silent.
+        load_timeout: seconds that it may take until the first piece of the answer; getting ready is in it.
+        token_timeout: seconds that it may be silent from then on.
 
     Raises:
         HpcError: it did not get ready, refused, failed, or its answer was cut.
@@ -155,7 +156,8 @@ async def answer(
     started = time.monotonic()
     for pause in _pauses():
         try:
-            async with _asked(find(), body, model, token_timeout) as pieces:
+            left = max(load_timeout - (time.monotonic() - started), 1.0)
+            async with _asked(find(), body, model, left, token_timeout) as pieces:
                 async for data in pieces:
                     yield data
         except NotReadyError as error:
@@ -167,7 +169,7 @@ async def answer(
             raise HpcError(
                 f"the model server did not get ready within {load_timeout:g} s: {why}",
                 code="AF987",
-                hint="Look at the log of the job that starts it, and at its address in the worker's environment.",
+                hint=f"Look at the log of the job that starts it, and at the address that the worker has. {_LONGER}",
             )
         await report(now, waited)
         await asyncio.sleep(pause)
@@ -175,11 +177,11 @@ async def answer(
 
 @asynccontextmanager
 async def _asked(
-    server: Server, body: dict[str, Any], model: str | None, silence: float
+    server: Server, body: dict[str, Any], model: str | None, first: float, silence: float
 ) -> AsyncIterator[AsyncIterator[str]]:
     async with server.client() as client:
         try:
-            async with asyncio.timeout(silence):
+            async with asyncio.timeout(first):
                 name = model or await _first_model(client, server)
                 request = client.build_request(
                     "POST",
@@ -193,10 +195,10 @@ async def _asked(
         except httpx.RequestError as error:
             raise _cut(f"the connection was lost ({type(error).__name__})", came=False) from None
         except TimeoutError:
-            raise _silent(silence) from None
+            raise _mute(first, client) from None
         async with aclosing(response):
             await _check(response, server)
-            async with aclosing(_data(response, silence)) as pieces:
+            async with aclosing(_data(response, _mute(first, client), first, silence)) as pieces:
                 yield pieces
 
 
@@ -220,7 +222,7 @@ async def _first_model(client: httpx.AsyncClient, server: Server) -> str:
         return encodable(str(models[0]["id"]))
     except (ValueError, LookupError, TypeError, RecursionError):
         raise HpcError(
-            f"the model server at {_where(client)} lists no model",
+            f"the model server lists no model at {_shown(response.request.url)}",
             code="AF704",
             hint=_NO_LIST,
         ) from None
@@ -249,16 +251,16 @@ async def _check(response: httpx.Response, server: Server) -> None:
     raise _refused(response, text)
 
 
-async def _data(response: httpx.Response, silence: float) -> AsyncGenerator[str, None]:
+async def _data(response: httpx.Response, mute: HpcError, first: float, silence: float) -> AsyncGenerator[str, None]:
     events, came = Events(), False
     pieces = response.aiter_bytes()
     async with aclosing(pieces):  # type: ignore[type-var]  # it is a generator
         while True:
             try:
-                async with asyncio.timeout(silence):
+                async with asyncio.timeout(silence if came else first):
                     piece = await anext(pieces, None)
             except TimeoutError:
-                raise _silent(silence) from None
+                raise (_silent(silence) if came else mute) from None
             except httpx.RequestError as error:
                 raise _cut(f"the connection was lost ({type(error).__name__})", came=came) from None
             if piece is None:
@@ -280,14 +282,15 @@ def _refused(response: httpx.Response, text: str) -> Exception:
         code, what = "AF703", "refused the worker's key"
         hint = "AIFLOW_MODEL_SERVER_KEY, or `key` in the server file on the cluster, has to be the server's."
     elif status == httpx.codes.NOT_FOUND:
-        code, what = "AF704", "knows no such model or path"
-        hint = "Check the model's name, and the server's address on the cluster."
+        code, what = "AF704", f"knows no such model or path at {_shown(response.request.url)}"
+        hint = "Check the model's name, and the server's address on the cluster: it is taken with or without its /v1."
     elif status == httpx.codes.TOO_MANY_REQUESTS:
         code, what, hint = "AF705", "has had too many requests", "Wait a little and run it again."
     elif status >= httpx.codes.INTERNAL_SERVER_ERROR:
         code, what, hint = "AF707", "failed", "Look at its log on the cluster."
     elif 300 <= status < 400:
-        code, what, hint = "AF704", "redirects elsewhere", "Use the address that it redirects to."
+        code, hint = "AF704", "Use the address that it redirects to."
+        what = f"redirects elsewhere from {_shown(response.request.url)}"
     return HpcError(f"the model server {what}{said}", code=code, hint=hint)
 
 
@@ -312,10 +315,23 @@ def _cut(why: str, *, came: bool) -> HpcError:
     )
 
 
+def _mute(seconds: float, client: httpx.AsyncClient) -> HpcError:
+    return HpcError(
+        f"the model server at {_where(client)} took the request and did not answer it within {seconds:.0f} s",
+        code="AF709",
+        hint=f"It may be loading its model, or be overloaded: look at its log. {_LONGER}",
+    )
+
+
 def _silent(seconds: float) -> HpcError:
     return HpcError(
         f"the model server said nothing for {seconds:g} s", code="AF709", hint="It may be overloaded: run it again."
     )
+
+
+def _shown(url: httpx.URL) -> str:
+    """An address without what may be a secret in it."""
+    return str(url.copy_with(userinfo=b"", query=None, fragment=None))
 
 
 def _where(client: httpx.AsyncClient) -> str:

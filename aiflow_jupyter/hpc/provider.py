@@ -50,6 +50,7 @@ class HpcProvider:
         max_tokens: the most tokens of an answer where a request does not say.
         timeouts: of every wait.
         pad: frames are padded to a multiple of this many bytes, at most 1024.
+        fallback: an answer may come in one piece where the relay can't be reached; else that is an error.
         clock: nanoseconds, stamped on events.
 
     Raises:
@@ -69,6 +70,7 @@ class HpcProvider:
         max_tokens: int | None = None,
         timeouts: Timeouts | None = None,
         pad: int = 64,
+        fallback: bool = True,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         StreamLimits(pad=pad)
@@ -80,6 +82,7 @@ class HpcProvider:
         self._max_tokens = max_tokens
         self._timeouts = timeouts or Timeouts()
         self._pad = pad
+        self._fallback = fallback
         self._clock = clock
         self._opening: asyncio.Task[_Opened] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -88,7 +91,9 @@ class HpcProvider:
         return f"HpcProvider(model={self.model!r})"
 
     async def stream(self, request: Request) -> AsyncGenerator[Event, None]:
-        """Answer `request`; see `Source` for what comes out. Events that came in one piece have `meta["batch"]`.
+        """Answer `request`; see `Source` for what comes out.
+
+        Events that came in one piece have `meta["batch"]`, and `meta["note"]` says why they did.
 
         Raises:
             ProviderError: there is no answer; the message says why.
@@ -108,15 +113,16 @@ class HpcProvider:
                 timeouts=self._timeouts,
                 pad=self._pad,
                 report=request.report,
+                fallback=self._fallback,
             )
             marks: dict[int, Any] = {}
             async with aclosing(remote.items()) as items:
                 async for data in items:
                     for event in chunks.feed(data):
                         begun = True
-                        yield _marked(event, marks) if remote.batch else event
+                        yield _marked(event, marks, remote.note) if remote.batch else event
             for event in chunks.close():
-                yield _marked(event, marks) if remote.batch else event
+                yield _marked(event, marks, remote.note) if remote.batch else event
         except ProviderError as error:
             if begun and not isinstance(error, StreamCut) and error.code != "AF707":
                 raise _cut(error) from error
@@ -198,11 +204,11 @@ def _check_key(text: str) -> None:
         ) from None
 
 
-def _marked(event: Event, marks: dict[int, Any]) -> Event:
-    """The event with `batch` in its facts, which are shared as they were."""
+def _marked(event: Event, marks: dict[int, Any], note: str) -> Event:
+    """The event with `batch`, and why, in its facts, which are shared as they were."""
     facts = marks.get(id(event.meta))
     if facts is None:
-        facts = marks[id(event.meta)] = (event.meta, MappingProxyType({**event.meta, "batch": True}))
+        facts = marks[id(event.meta)] = (event.meta, MappingProxyType({**event.meta, "batch": True, "note": note}))
     event.meta = facts[1]
     return event
 

@@ -54,6 +54,8 @@ _INBOX: Final = 64
 _TICK: Final = 1.0
 _GRACE: Final = 0.5  # seconds in which the end may still arrive by the relay once the job's result is known
 _REST: Final = (RelayUnreachable, RelayRefused, CapabilityRefused, ChannelFinished)  # then the result may complete it
+_SILENCE: Final = 10.0  # seconds without a token of which the reader is told
+_NEWS: Final = 5.0  # the same, of a worker's words before the first token
 _TWICE: Final = {"AF913", "AF923"}  # a job that was started twice: the first one streams on
 _closing: set[asyncio.Task[None]] = set()  # the event loop alone would not keep them
 
@@ -69,10 +71,12 @@ class RemoteStream:
         model: the model's name, None for the server's first.
         timeouts: of every wait.
         pad: frames are padded to a multiple of this many bytes.
-        report: told what is being waited for, until the first item.
+        report: told what is being waited for, and nothing (an empty text) once it has come.
+        fallback: an answer may come in one piece where the relay can't be reached; else that is an error.
 
     Attributes:
         batch: items come, or came at the end, by the control plane in one piece.
+        note: why they do, for whoever reads the answer.
     """
 
     def __init__(
@@ -86,8 +90,11 @@ class RemoteStream:
         timeouts: Timeouts | None = None,
         pad: int = 64,
         report: Callable[[str], None] | None = None,
+        fallback: bool = True,
     ) -> None:
         self.batch = False
+        self.note = ""
+        self._fallback = fallback
         self._executor = executor
         self._body = body
         self._relay = relay
@@ -109,6 +116,7 @@ class RemoteStream:
         self._lost: RelayError | None = None
         self._expires = inf  # when the relay turns away whoever has not joined
         self._submitted = self._joined = self._last = self._known = self._lost_at = 0.0
+        self._attached, self._away = False, 0.0  # the line to the relay has stood; since when it is gone
         self._answering = False
 
     async def items(self) -> AsyncGenerator[str, None]:
@@ -153,6 +161,7 @@ class RemoteStream:
             model=self._model,
             pad=self._pad,
             timeouts=times,
+            fallback=self._fallback,
         )
         argument = seal_task(task, self._public)  # what is too large is refused before a channel is opened for it
         channel = await self._channel()
@@ -200,7 +209,15 @@ class RemoteStream:
                 allow_plain=relay.allow_plain,
             )
         except RelayUnreachable as error:
-            self._say(f"no relay ({error.code}); the answer will come in one piece")
+            if not self._fallback:
+                raise HpcError(
+                    error.message,
+                    code=error.code,
+                    hint="`aiflow doctor` looks at it. Without fallback = false, in aiflow.toml under [tiers.hpc], the "
+                    "answer would come in one piece.",
+                ) from error
+            self.note = f"{error.message}: the answer came in one piece"
+            self._say(f"{error.message}; the answer will come in one piece")
             return None
 
     async def _submit(self, argument: str) -> None:
@@ -248,7 +265,9 @@ class RemoteStream:
         """The data of an item; None for one that is about the worker."""
         self._last = self._now()
         if isinstance(item, str):
-            self._answering = True
+            if self._answering:
+                self._say("")
+            self._answering, self._reported = True, ""  # a first token needs no word that it has come
             return item
         if isinstance(item, dict):
             self._joined = self._joined or self._last
@@ -277,8 +296,18 @@ class RemoteStream:
             return True
         lost = self._lost
         if lost is not None and self._end is None and not self._may_be_completed(lost):
-            raise lost
+            raise self._silent() if isinstance(lost, PeerLost) else lost
         return False
+
+    def _silent(self) -> PeerLost:
+        """The error for a worker that is heard no more."""
+        said = f"the worker has been silent for {self._timeouts.lost:g} s"
+        if self._answering:
+            return PeerLost(f"{said} in the middle of the answer", hint="What came is a part. Run it again.")
+        return PeerLost(
+            f"{said}, and nothing of the answer had come" + (f" ({self._state})" if self._state else ""),
+            hint="Its job, or its process, has ended or is stopped: look at its log on the cluster, and run it again.",
+        )
 
     def _settle(self, future: Future[Any]) -> None:
         """Draw the conclusions from a job that is done."""
@@ -316,7 +345,12 @@ class RemoteStream:
         if self._count < result.first:
             raise StreamIncomplete("what the job returned does not join what had arrived", hint="Run it again.")
         self.batch = True
-        self._inbox.extend(result.items[self._count - result.first :])
+        rest = result.items[self._count - result.first :]
+        if result.status == "batch" and self._consumer is not None:
+            self.note = f"for the worker, {result.note or 'the relay is away'}: the answer came in one piece"
+        elif rest and self._answering:
+            self.note = f"{self._lost.message if self._lost else 'the relay was lost'}: the rest came in one piece"
+        self._inbox.extend(rest)
         self._count = result.first + len(result.items)
         self._end = result.end
         self._lost = None
@@ -360,12 +394,16 @@ class RemoteStream:
         elif self._lost is not None:
             return _TICK
         elif not self._answering:
-            limit, since, code, what = times.first_token, self._joined, "AF988", "the first token did not come"
+            # The worker knows better why: this is for one that says nothing.
+            limit, since, code, what = times.model, self._joined, "AF988", "the first token did not come"
         else:
             # The worker times the model server; this is for a worker that does not.
             limit, since, code, what = times.token + 30, self._last, "AF988", "the next token did not come"
         if now - since >= limit:
-            hint = "The model may be loading or the server busy: look at its log, or wait longer."
+            hint = (
+                "The model may be loading or the server busy: look at its log, or wait longer: first_token_timeout in "
+            )
+            hint += "aiflow.toml, under [tiers.hpc]."
             if code == "AF986":
                 hint = "Is the endpoint running, and can it reach the relay?"
             if code == "AF986" and limit < times.start:
@@ -382,14 +420,28 @@ class RemoteStream:
         now = self._now()
         if self._lost is not None:
             self._say(f"relay lost, waiting {now - self._lost_at:.0f} s for the rest by the control plane")
-        elif self._answering:
             return
+        quiet = now - self._last
+        if self._answering:
+            words = f"no token for {quiet:.0f} s" if quiet >= _SILENCE else ""
         elif self._state:
-            self._say(self._state)
+            words = f"{self._state}; nothing new for {quiet:.0f} s" if quiet >= _NEWS else self._state
         elif self._joined:
-            self._say("worker joined")
-        elif self._submitted:
-            self._say(f"submitted {now - self._submitted:.0f} s ago")
+            words = "worker joined"
+        else:
+            words = f"submitted {now - self._submitted:.0f} s ago" if self._submitted else ""
+        if self._consumer is not None and (gone := self._gone_for(self._consumer, now)) >= 1:
+            words = f"{words}; " if words and not self._answering else ""
+            words += f"the relay {self._consumer.place} is gone, trying again, {gone:.0f} s"
+        self._say(words)
+
+    def _gone_for(self, consumer: StreamConsumer, now: float) -> float:
+        """Seconds since the line to the relay was lost; 0 while it stands, and before it first did."""
+        if consumer.attached:
+            self._attached, self._away = True, 0.0
+        elif self._attached and not self._away:
+            self._away = now
+        return now - self._away if self._away else 0.0
 
     def _say(self, words: str) -> None:
         if self._report is not None and words != self._reported:

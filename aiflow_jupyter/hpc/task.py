@@ -52,6 +52,7 @@ class Task:
         model: the model's name, None for the server's first.
         pad: frames are padded to a multiple of this many bytes.
         timeouts: of every wait, at both ends.
+        fallback: where the relay can't be reached the answer goes by the control plane, in one piece.
     """
 
     body: dict[str, Any] = field(repr=False)
@@ -64,6 +65,7 @@ class Task:
     model: str | None = None
     pad: int = 64
     timeouts: Timeouts = field(default_factory=Timeouts)
+    fallback: bool = True
 
     def limits(self) -> StreamLimits:
         """The stream's bounds, the same at both ends."""
@@ -82,6 +84,7 @@ class Result:
         first: the number of the first of `items`, counted from the stream's start.
         items: what the consumer did not acknowledge, None if nothing is left to say.
         end: how the answer ended: the stream's status and its message.
+        note: why it did not go by the relay; sealed like the items.
     """
 
     status: Outcome
@@ -90,6 +93,7 @@ class Result:
     first: int = 0
     items: tuple[Any, ...] | None = field(default=None, repr=False)
     end: tuple[Status, str] = (Status.OK, "")
+    note: str = ""
 
 
 def key_id(public: str) -> str:
@@ -166,6 +170,7 @@ def pack_result(result: Result, task: Task | None = None) -> str:
             "first": result.first,
             "items": list(result.items),
             "end": [int(result.end[0]), result.end[1]],
+            "note": result.note,
         }
         packed: bytes = msgpack.packb(content)
         outer["sealed"] = _b64(seal_result(task.secret, bytes.fromhex(task.channel), packed))
@@ -194,7 +199,8 @@ def unpack_result(text: object, secret: bytes, channel: str) -> Result:
         content = unpack_value(open_result(secret, bytes.fromhex(channel), _unb64(outer["sealed"])))
         end = Status(content["end"][0]), str(content["end"][1])
         items = tuple(content["items"])
-        return Result(content["status"], error, str(content["worker"]), int(content["first"]), items, end)
+        note = plain_line(content.get("note"), 200)
+        return Result(content["status"], error, str(content["worker"]), int(content["first"]), items, end, note)
     except (RelayError, LookupError, TypeError, ValueError) as problem:
         raise HpcError(
             "the sealed part of the job's result is not what the worker sent",

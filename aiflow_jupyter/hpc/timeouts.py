@@ -15,7 +15,8 @@ class Timeouts:
     Attributes:
         submit: until the control plane has taken the task.
         start: from then until a worker has joined; the queue of a cluster is in it.
-        first_token: from then until the first piece of the answer; loading a model is in it.
+        first_token: from then until the first piece of the answer: loading a model is in it, and a model server that
+            does not answer.
         token: of silence within the answer.
         linger: that the worker waits for this end, or goes on without hearing of it.
         relay: that the worker may be without a connection to the relay before it leaves the rest to the control plane.
@@ -26,7 +27,7 @@ class Timeouts:
 
     submit: float = 60.0
     start: float = 1800.0
-    first_token: float = 900.0
+    first_token: float = 1200.0
     token: float = 300.0
     linger: float = 120.0
     relay: float = 20.0
@@ -43,6 +44,11 @@ class Timeouts:
     def consumer(self) -> float:
         """How long a worker waits for this end to join: its absence, or until it knows that the relay is away."""
         return max(self.absence, self.relay + self.beat)
+
+    @property
+    def model(self) -> float:
+        """How long this end waits for the first token: a little longer than the worker, which knows why it is late."""
+        return self.first_token + 2 * self.beat
 
     @property
     def whole(self) -> float:

@@ -30,6 +30,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -140,12 +141,17 @@ class _Job:
             return Result("no_consumer", ("AF984", "the consumer had finished the channel"))
         except _NO_RELAY as error:
             _log.warning("no relay: %s %s", error.code, error.message)
-            return await self._batch()
+            return await self._without_relay(error)
         else:
             self._producer = producer
             return await self._streamed(producer)
         finally:
             await producer.aclose()
+
+    async def _without_relay(self, error: RelayError) -> Result:
+        if not self._task.fallback:
+            return Result("failed", (error.code, f"no relay for the worker, {error.message}"))
+        return replace(await self._batch(), note=error.message)
 
     async def _batch(self) -> Result:
         """The whole answer in one piece."""

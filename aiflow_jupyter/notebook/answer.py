@@ -69,6 +69,16 @@ class Reply:
         return self._answer.usage
 
     @property
+    def batch(self) -> bool:
+        """Whether the answer came in one piece, and not token by token."""
+        return self._answer.batch
+
+    @property
+    def note(self) -> str:
+        """What there is to say of how the answer came, such as a relay that could not be reached; mostly empty."""
+        return self._answer.remark
+
+    @property
     def badge(self) -> str:
         """Who answered and how fast, in one line."""
         return self._answer.badge()
@@ -110,6 +120,7 @@ class AnswerView:
         self._reasoning: list[str] = []
         self._new = asyncio.Event()
         self._note = ""
+        self._remark = ""
         self._waiting = ""
 
     @property
@@ -141,6 +152,7 @@ class AnswerView:
             await self._follow(run)
         except Exception:
             await _over(run)
+            self._conclude(run)
             self._note = self._note or ending(run)
             with suppress(Exception):
                 self._show_plainly()
@@ -151,12 +163,10 @@ class AnswerView:
         try:
             while not over.done():
                 new = asyncio.ensure_future(self._new.wait())
-                nothing = not self._answer and not self._reasoning
-                look = WAITING_EVERY_S if nothing else None
+                look = None if self._new.is_set() else WAITING_EVERY_S
                 await asyncio.wait({over, new}, return_when=asyncio.FIRST_COMPLETED, timeout=look)
                 new.cancel()
-                if nothing:
-                    self._wait_for(run)
+                self._wait_for(run)
                 if self._new.is_set() and not over.done():
                     self._new.clear()
                     size = self.show()
@@ -164,9 +174,18 @@ class AnswerView:
                     await asyncio.wait({over}, timeout=pause)
         finally:
             over.cancel()
-        if run.state == "done" or self._answer or self._reasoning:
-            self._note = self._note or ending(run)
+        self._conclude(run)
         self.show()
+
+    def _conclude(self, run: Run) -> None:
+        """Set the lines below the text, in the place of what was waited for."""
+        came = bool(self._answer or self._reasoning)
+        if run.state == "done" or came:
+            self._note = self._note or ending(run)
+        elif self._waiting:
+            self._note = f"{run.state} while waiting: {self._waiting}"
+        self._waiting = ""
+        self._remark = run.answers[0].remark if run.answers and came else ""
 
     def _wait_for(self, run: Run) -> None:
         """Show what is being waited for."""
@@ -191,7 +210,8 @@ class AnswerView:
         """The whole as plain text. What comes later is added at the end, as a terminal only goes forward."""
         reasoning = self.reasoning.strip()
         flat = "\n\n".join(part for part in (reasoning and f"[reasoning] {reasoning}", self.text) if part)
-        return plain(f"{flat}\n\n[{self._note}]\n" if self._note else flat)
+        notes = "".join(f"[{note}]\n" for note in (self._note, self._remark) if note)
+        return plain(f"{flat}\n\n{notes}" if notes else flat)
 
     def bundle(self) -> dict[str, str]:
         """The text as Markdown and plain text, the reasoning as a quotation before it, the note after it."""
@@ -199,10 +219,9 @@ class AnswerView:
         parts = [sanitise(text)] if text else []
         if reasoning:
             parts.insert(0, f"> *Reasoning*\n>\n{quoted(reasoning)}")
-        if self._waiting and not parts and not self._note:
-            return {"text/markdown": f"*{literal(self._waiting)} …*", "text/plain": ""}
-        if self._note:
-            parts.append(f"<small>{literal(self._note)}</small>")
+        if self._waiting and not self._note:
+            parts.append(f"*{literal(self._waiting)} …*")
+        parts += [f"<small>{literal(note)}</small>" for note in (self._note, self._remark) if note]
         return {"text/markdown": "\n\n".join(parts), "text/plain": self._flat()}
 
 

@@ -21,7 +21,8 @@ NodeState = Literal["idle", "running", "blocked", "done", "failed", "cancelled"]
 class Answer:
     """One answer of a model: who gave it, and when its tokens came (nanoseconds of the run's clock).
 
-    `waiting` says what is being waited for, as long as no token has come.
+    `waiting` says what is being waited for: before the first token, or where the tokens have stopped; else it is empty.
+    `batch` says that the answer came in one piece, and `remark` what its provider has to say of how it came.
     """
 
     node: str
@@ -35,6 +36,8 @@ class Answer:
     provider: str = ""
     waiting: str = ""
     finish: Finish | None = None
+    batch: bool = False
+    remark: str = ""
 
     def report(self, waiting: str) -> None:
         """Note what is being waited for."""
@@ -51,10 +54,13 @@ class Answer:
                     meta.get("model", ""),
                     meta.get("provider", ""),
                 )
+                self.waiting = ""
+                self.batch, self.remark = bool(meta.get("batch")), meta.get("note", "")
             self.last = event.time
             self.pieces += 1
         elif event.kind == "finish":
             self.finish = event.payload
+            self.remark = self.remark or event.meta.get("note", "")
 
     @property
     def usage(self) -> Usage | None:
@@ -74,8 +80,8 @@ class Answer:
 
     @property
     def rate(self) -> float | None:
-        """Tokens per second after the first."""
-        if self.last <= self.first or self.tokens < 2:
+        """Tokens per second after the first; None where they came in one piece, as that says nothing."""
+        if self.batch or self.last <= self.first or self.tokens < 2:
             return None
         return (self.tokens - 1) / ((self.last - self.first) / 1e9)
 
@@ -85,7 +91,9 @@ class Answer:
         parts = [self.tier, name]
         if self.ttft is not None:
             parts.append(f"first token {self.ttft:.2f} s")
-        if self.rate is not None:
+        if self.batch:
+            parts.append("in one piece")
+        elif self.rate is not None:
             parts.append(f"{self.rate:.0f} tokens/s")
         if self.finish and self.finish.reason == "length":
             parts.append("cut at its token limit")

@@ -272,12 +272,40 @@ async def test_the_model_server_s_own_words_arrive_and_its_key_does_not(stage, m
 async def test_a_model_server_that_is_not_there_is_an_error_once_it_is_late(stage, monkeypatch):
     monkeypatch.setenv("AIFLOW_MODEL_SERVER", "http://127.0.0.1:9")
     failed = await failure(stage.ask(timeouts=replace(QUICK, first_token=0.5)))
-    assert failed.code in {"AF987", "AF988"}
+    assert failed.code == "AF987"
+    assert "nothing answers at 127.0.0.1:9" in failed.message
+    assert "first_token_timeout" in failed.hint
 
 
-async def test_a_model_server_that_says_nothing_is_an_error(stage):
-    stage.vllm.silent = True
-    assert (await failure(stage.ask(timeouts=replace(QUICK, token=0.4)))).code == "AF709"
+@pytest.mark.parametrize("how", ["no answer", "an answer without a piece"])
+async def test_a_model_server_that_says_nothing_is_an_error_once_the_first_token_is_late(stage, how):
+    stage.vllm.silent = how == "no answer"
+    stage.vllm.gate.clear()
+    failed = await failure(stage.ask(timeouts=replace(QUICK, first_token=0.5)))
+    assert failed.code == "AF709"
+    assert "took the request and did not answer" in failed.message
+    assert "first_token_timeout" in failed.hint
+
+
+async def test_a_model_server_that_falls_silent_in_its_answer_is_an_error(stage):
+    stage.vllm.parts, stage.vllm.free = [chunk("a"), chunk("b")], 1
+    stage.vllm.gate.clear()
+    came: list[str] = []
+    assert (await failure(stage.ask(timeouts=replace(QUICK, token=0.4)), came)).code == "AF709"
+    assert len(came) == 1
+
+
+async def test_what_a_404_was_said_to_is_named(stage):
+    stage.vllm.status, stage.vllm.kind = 404, "application/json"
+    assert f"{stage.vllm.url}/chat/completions" in (await failure(stage.ask(model="m"))).message
+    assert f"{stage.vllm.url}/models" in (await failure(stage.ask())).message
+
+
+@pytest.mark.parametrize("end", ["/v1", "/v1/", "", "/"])
+async def test_a_model_server_is_named_with_or_without_its_v1(stage, monkeypatch, end):
+    monkeypatch.setenv("AIFLOW_MODEL_SERVER", stage.vllm.url.removesuffix("/v1") + end)
+    assert await all_of(stage.ask()) == payloads("vllm")
+    assert [head.split()[1] for head in stage.vllm.headers] == ["/v1/models", "/v1/chat/completions"]
 
 
 async def test_a_model_server_that_is_cut_off_is_an_error_after_what_came(stage):
@@ -325,7 +353,29 @@ async def test_a_relay_that_this_end_can_not_reach_is_done_without(stage):
     remote = stage.ask(relay=NOWHERE)
     assert await all_of(remote) == payloads("vllm")
     assert remote.batch
-    assert any("one piece" in report for report in stage.reports)
+    why = "the relay 127.0.0.1:9 could not be reached (connection refused)"
+    assert remote.note == f"{why}: the answer came in one piece"
+    assert f"{why}; the answer will come in one piece" in stage.reports
+
+
+async def test_a_relay_that_this_end_can_not_reach_is_an_error_where_no_other_way_is_wanted(stage):
+    failed = await failure(stage.ask(relay=NOWHERE, fallback=False))
+    assert failed.code == "AF910"
+    assert "connection refused" in failed.message
+    assert "fallback = false" in failed.hint
+    assert stage.vllm.headers == []
+
+
+async def test_a_relay_that_the_worker_can_not_reach_is_an_error_where_no_other_way_is_wanted(stage):
+    held = Held()
+    asking = asyncio.create_task(failure(stage.ask(executor=held, fallback=False)))
+    await held.taken.wait()
+    task = replace(open_task(held.tasks[0][0], stage.key), relay=NOWHERE.url, timeouts=replace(QUICK, relay=0.2))
+    result = await worker._Job(task, worker.Server.find, lambda: 0.0).result()
+    held.tasks[0][1].set_result(pack_result(result, task))
+    failed = await asking
+    assert (failed.code, "no relay for the worker" in failed.message) == ("AF910", True)
+    assert stage.vllm.headers == []
 
 
 async def test_a_relay_that_the_worker_can_not_reach_is_done_without(stage):
@@ -338,6 +388,8 @@ async def test_a_relay_that_the_worker_can_not_reach_is_done_without(stage):
     held.tasks[0][1].set_result(pack_result(result, task))
     assert await asking == payloads("vllm")
     assert remote.batch
+    assert remote.note.startswith("for the worker, the relay 127.0.0.1:9 could not be reached (connection refused)")
+    assert remote.note.endswith(": the answer came in one piece")
 
 
 async def test_an_error_in_one_piece_is_told_as_well_as_in_a_stream(stage):
@@ -403,6 +455,55 @@ async def test_a_relay_that_restarts_in_the_middle_loses_nothing(vllm, key, thre
     words = [json.loads(item)["choices"][0]["delta"]["content"] for item in came]
     assert words == [f"{n} " for n in range(200)] + [""]
     assert not remote.batch
+    assert not remote.note
+
+
+async def heard(stage, words):
+    async with asyncio.timeout(20):
+        while not any(words in report for report in stage.reports):
+            await asyncio.sleep(0.02)
+
+
+async def test_a_reader_is_told_that_the_relay_is_gone_and_that_it_is_back(vllm, key, threads, monkeypatch):
+    monkeypatch.setenv("AIFLOW_MODEL_SERVER", vllm.url)
+    keys, secret = KeyStore(), RelaySecret.fresh()
+    personal = keys.add("me")
+    first = RelayServer(keys, secret=secret)
+    await first.start()
+    stage = Stage(vllm, RelayAt(first.url, Secret(personal)), key, threads)
+    vllm.parts, vllm.free = [chunk("a"), chunk("b"), chunk("", "stop")], 1
+    vllm.gate.clear()
+    came: list[str] = []
+    asking = asyncio.create_task(all_of(stage.ask(timeouts=replace(QUICK, relay=15)), came))
+    while not came:
+        await asyncio.sleep(0.02)
+    await first.abort()
+    await heard(stage, f"the relay 127.0.0.1:{first.port} is gone, trying again, ")
+    second = RelayServer(keys, port=first.port, secret=secret)
+    await second.start()
+    vllm.gate.set()
+    assert len(await asking) == 3
+    await second.close()
+    assert stage.reports[-1] == ""
+
+
+async def test_a_reader_is_told_that_tokens_have_stopped_and_that_they_go_on(stage, monkeypatch):
+    monkeypatch.setattr(remote_module, "_SILENCE", 0.1)
+    stage.vllm.parts, stage.vllm.free = [chunk("a"), chunk("b"), chunk("", "stop")], 1
+    stage.vllm.gate.clear()
+    asking = asyncio.create_task(all_of(stage.ask()))
+    await heard(stage, "no token for ")
+    stage.vllm.gate.set()
+    assert len(await asking) == 3
+    assert stage.reports[-1] == ""
+
+
+async def test_before_the_first_token_a_reader_is_told_how_long_nothing_is_new(stage, monkeypatch):
+    monkeypatch.setattr(remote_module, "_NEWS", 0.1)
+    stage.vllm.silent = True
+    asking = asyncio.create_task(failure(stage.ask(timeouts=replace(QUICK, first_token=3))))
+    await heard(stage, "worker up; nothing new for ")
+    assert (await asking).code == "AF709"
 
 
 async def test_a_relay_that_goes_for_good_in_the_middle_is_completed_by_the_control_plane(
@@ -427,6 +528,7 @@ async def test_a_relay_that_goes_for_good_in_the_middle_is_completed_by_the_cont
     words = [json.loads(item)["choices"][0]["delta"]["content"] for item in came]
     assert words == [f"{n} " for n in range(200)] + [""]
     assert remote.batch
+    assert remote.note.endswith(": the rest came in one piece")
 
 
 async def test_an_event_too_large_for_the_relay_is_an_error_and_not_a_gap(stage):
@@ -507,8 +609,25 @@ async def test_a_worker_that_falls_silent_is_an_error_after_its_deadline(stage):
         await begun
         assert producer._task is not None
         producer._task.cancel()
-        with pytest.raises(PeerLost):
+        with pytest.raises(PeerLost, match="in the middle of the answer"):
             await anext(items)
+
+
+async def test_a_worker_that_falls_silent_before_the_first_token_left_no_part(stage):
+    held = Held()
+    asking = asyncio.create_task(failure(stage.ask(executor=held)))
+    await held.taken.wait()
+    task = open_task(held.tasks[0][0], stage.key)
+    producer = StreamProducer(task.relay, task.channel, task.capability, task.secret, limits=task.limits())
+    await producer.wait_for_consumer(10)
+    await producer.send({"status": "model loading", "seconds": 3.0, "worker": "w"})
+    await heard(stage, "model loading 3 s")
+    assert producer._task is not None
+    producer._task.cancel()
+    failed = await asking
+    assert failed.code == "AF931"
+    assert "nothing of the answer had come (model loading 3 s)" in failed.message
+    assert "part" not in failed.hint
 
 
 async def test_a_result_that_does_not_join_what_came_is_an_error(stage):

@@ -20,7 +20,10 @@ from aiflow_jupyter.runtime.source import Request
 
 @dataclass
 class Provider:
-    """Answers each request with `pieces`, which are texts or `(phase, text)`; None waits for ever."""
+    """Answers each request with `pieces`: texts, `(phase, text)`, `(phase, text, facts)`, or what is called with it.
+
+    None waits for ever.
+    """
 
     pieces: list[Any] = field(default_factory=lambda: ["Hello", " world"])
     requests: list[Request] = field(default_factory=list)
@@ -36,8 +39,12 @@ class Provider:
                     await asyncio.Event().wait()
                 if isinstance(piece, BaseException):
                     raise piece
-                phase, text = ("answer", piece) if isinstance(piece, str) else piece
+                if callable(piece):
+                    piece(request)
+                    continue
+                phase, text, *facts = ("answer", piece) if isinstance(piece, str) else piece
                 meta = {"phase": phase, "tier": request.tier, "model": "scripted", "provider": "test"}
+                meta |= facts[0] if facts else {}
                 yield Event("token", text, sequence=number, time=time.perf_counter_ns(), meta=meta)
                 await asyncio.sleep(0)
             yield Event("finish", Finish("stop", Usage(completion_tokens=len(self.pieces))), sequence=len(self.pieces))

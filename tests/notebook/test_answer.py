@@ -11,10 +11,11 @@ from itertools import pairwise
 import pytest
 
 from aiflow_jupyter.errors import CommandError, ProviderError, RunError
-from aiflow_jupyter.events import Event
+from aiflow_jupyter.events import Event, Finish
 from aiflow_jupyter.notebook import answer as answers
-from aiflow_jupyter.notebook.answer import AnswerView, question
+from aiflow_jupyter.notebook.answer import AnswerView, Reply, question
 from aiflow_jupyter.notebook.outputs import DisplayOutput, TerminalOutput
+from aiflow_jupyter.runtime.metrics import Answer
 
 WAIT = 20.0
 
@@ -58,6 +59,65 @@ def test_a_note_is_shown_as_it_is_and_not_as_markdown(the_host, provider, publis
     ask(the_host, AnswerView(DisplayOutput(published)))
     note = published.kept[-1].data["text/markdown"].partition("<small>")[2]
     assert not {"<i", "](", "*", "\n"} & {note[i : i + n] for i in range(len(note)) for n in (1, 2)}
+
+
+NO_RELAY = "the relay r.example could not be reached (connection refused): the answer came in one piece"
+
+
+def test_an_answer_in_one_piece_says_why_and_has_no_rate(the_host, provider, published):
+    facts = {"batch": True, "note": NO_RELAY}
+    provider.pieces = [("answer", "Hello", facts), ("answer", " world", facts)]
+    handle = ask(the_host, view := AnswerView(DisplayOutput(published)))
+    reply = Reply(view.text, view.reasoning, handle.result())
+    assert (reply.batch, reply.note) == (True, NO_RELAY)
+    assert reply.badge.endswith(" · in one piece")
+    assert "tokens/s" not in reply.badge
+    last = published.kept[-1].data
+    assert last["text/plain"].endswith(f" · in one piece]\n[{NO_RELAY}]\n")
+    assert last["text/markdown"].count("<small>") == 2
+
+
+def test_an_answer_by_tokens_has_no_such_word(the_host, published):
+    handle = ask(the_host, view := AnswerView(DisplayOutput(published)))
+    reply = Reply(view.text, view.reasoning, handle.result())
+    assert (reply.batch, reply.note) == (False, "")
+    assert "in one piece" not in reply.badge
+
+
+def test_an_answer_whose_rest_came_in_one_piece_says_so():
+    finish = Event("finish", Finish("stop"), meta={"batch": True, "note": "the relay was lost: the rest came at once"})
+    answer = Answer("ask", "0", started=1)
+    answer.note(token("Hello"))
+    answer.note(finish)
+    assert answer.remark == "the relay was lost: the rest came at once"
+    assert "in one piece" not in answer.badge()
+
+
+def test_what_is_waited_for_is_shown_before_and_amid_the_answer_and_not_after_it(the_host, provider, published):
+    def report(words):
+        return lambda request: request.report(words)
+
+    provider.pieces = [report("submitted 4 s ago"), None]
+    view = AnswerView(DisplayOutput(published))
+    handle = the_host.start(question(), "Hi", show=view.feed, beside=view.follow)
+    shown(published, "submitted 4 s ago")
+    handle.cancel()
+    assert published.kept[-1].data["text/plain"] == "\n\n[cancelled while waiting: submitted 4 s ago]\n"
+    assert "…" not in published.kept[-1].data["text/markdown"]
+
+    provider.pieces = ["Hello", report("the relay is gone, trying again, 6 s"), None]
+    view = AnswerView(DisplayOutput(published))
+    handle = the_host.start(question(), "Hi", show=view.feed, beside=view.follow)
+    shown(published, "Hello\n\n*the relay is gone")
+    handle.cancel()
+    assert "relay is gone" not in published.kept[-1].data["text/markdown"]
+
+
+def shown(published, text):
+    until = time.monotonic() + WAIT
+    while not any(text.replace(",", "&#44;") in item.data["text/markdown"] for item in published.kept):
+        assert time.monotonic() < until, published.kept
+        time.sleep(0.01)
 
 
 def test_reasoning_is_quoted_before_the_answer(the_host, provider, published):
