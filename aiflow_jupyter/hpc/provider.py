@@ -173,6 +173,7 @@ class HpcProvider:
             "temperature": request.temperature,
             "max_tokens": request.max_tokens or self._max_tokens,
             "seed": request.seed,
+            "tools": list(request.tools) or None,
         }
         if request.think is not None:
             body["chat_template_kwargs"] = {"enable_thinking": request.think}  # vLLM's and llama.cpp's word for it

@@ -221,6 +221,7 @@ class OpenAICompatible:
             "temperature": request.temperature,
             "max_tokens": request.max_tokens,
             "seed": request.seed,
+            "tools": request.tools or None,
             "stream_options": {"include_usage": True},
             **request.extra,
             "stream": True,

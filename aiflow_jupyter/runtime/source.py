@@ -8,16 +8,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
+from typing import Any, Literal, NotRequired, Protocol, TypedDict, runtime_checkable
 
 from aiflow_jupyter.events import Event
 
 
 class Message(TypedDict):
-    """One turn of a chat, in the wire form that every provider takes."""
+    """One turn of a chat, in the wire form that every provider takes.
+
+    An `assistant` that called functions has `tool_calls`; each result is a turn of the role `tool`, with the function's
+    `name` and the `tool_call_id` that it answers.
+    """
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
+    tool_calls: NotRequired[list[dict[str, Any]]]
+    tool_call_id: NotRequired[str]
+    name: NotRequired[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,7 @@ class Request:
         max_tokens: the most tokens to generate, None for the server's default.
         seed: makes sampling repeatable where the server supports it.
         think: True has the model reason before it answers, False keeps it from that, None is the server's default.
+        tools: the functions that the model may call, as `{"type": "function", "function": {...}}` with a JSON Schema.
         report: told what is being waited for until the first token ("submitted 12 s ago", "model loading").
         extra: further fields for the request body, for servers that take them (a grammar, for instance).
         node: the node of the graph that asks, empty outside one; for a recording, never sent.
@@ -44,6 +52,7 @@ class Request:
     max_tokens: int | None = None
     seed: int | None = None
     think: bool | None = None
+    tools: tuple[Mapping[str, Any], ...] = ()
     report: Callable[[str], None] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     node: str = ""
