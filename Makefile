@@ -116,9 +116,9 @@ $(VENV)/.installed: pyproject.toml js/package.json $(VENV)/.created | $(VENV)/.j
 	@echo "python: installing the package and its tools (a minute or two)"
 	@rm -rf $(SHARE)/labextensions/aiflow-jupyter $(SHARE)/kernels/aiflow
 	@export SKIP_JUPYTER_BUILDER=1; \
-	  $(BIN)/pip install -qq --only-binary xllamacpp -e '.[embedded,globus,fast,bench,test,lint]' || { \
+	  $(BIN)/pip install -qq --only-binary xllamacpp -e '.[embedded,retrieve,globus,fast,bench,test,lint]' || { \
 	  echo "python: that failed; trying without the embedded model's engine (xllamacpp)"; \
-	  $(BIN)/pip install -qq -e '.[globus,fast,bench,test,lint]' && \
+	  $(BIN)/pip install -qq -e '.[retrieve,globus,fast,bench,test,lint]' && \
 	  echo "python: xllamacpp has no build for this machine. All works but the embedded model: demo and its tests need it."; }
 	@touch $@
 

@@ -6,7 +6,7 @@ import asyncio
 
 import virtual
 
-from aiflow_jupyter.events import CONTROL, Event, Finish, Usage
+from aiflow_jupyter.events import CONTROL, Event, Finish, ToolFragment, Usage
 from aiflow_jupyter.graph.checks import require
 from aiflow_jupyter.graph.language import parse
 from aiflow_jupyter.graph.policy import Policy
@@ -43,6 +43,28 @@ class Scripted:
             self.closed += 1
 
 
+class Replies:
+    """A source whose answer to each request is made by a function of the request: events, or texts."""
+
+    def __init__(self, reply, pause=0.0):
+        self.reply, self.pause = reply, pause
+        self.requests = []
+
+    async def stream(self, request):
+        self.requests.append(request)
+        reason = "stop"
+        for number, item in enumerate(self.reply(request)):
+            await asyncio.sleep(self.pause)
+            if isinstance(item, ToolFragment):
+                reason = "tool_calls"
+                yield Event("tool_fragment", item, source="scripted", sequence=number, meta=NUMBERS)
+            elif isinstance(item, Exception):
+                raise item
+            else:
+                yield Event("token", item, source="scripted", sequence=number, meta=NUMBERS)
+        yield Event("finish", Finish(reason))
+
+
 def build(loop, text, source=None, show=None, **functions):
     parsed = parse(text, "g", SIGNATURES)
     require(parsed.spec, SIGNATURES, functions, parsed)
@@ -64,17 +86,32 @@ def tell(text, source, value="hello", **functions):
 class Node:
     """One operator's behaviour, called as its guardian would, without queue and workers.
 
-    `given` is all that left it; `timers` are the events that it asked for later, with their seconds, until taken back.
+    `given` is all that left it; `timers` are the events that it asked for later, with their seconds, until taken back;
+    `dropped` the kinds of what it said that it discarded. Its threads are none: what it calls in one returns at once.
     """
 
-    def __init__(self, operator, policy=None, functions=None, show=None, **args):
+    def __init__(
+        self, operator, policy=None, functions=None, show=None, source=None, inputs=(), arguments=None, **args
+    ):
+        self.dropped = []
         self.timers = {}
         self.given = []
         known = OPERATORS[operator]
         binding = Binding(
-            "n", functions or {}, None, lambda: 0, policy=Policy(**(policy or {})), show=show, later=self._later
+            "n",
+            functions or {},
+            source,
+            lambda: 0,
+            policy=Policy(**(policy or {})),
+            inputs=inputs,
+            show=show,
+            later=self._later,
+            threads=lambda: _at_once,
+            govern=lambda behaviour: behaviour,
+            dropped=self.dropped.append,
         )
         self.variables, self.binding = binding.variables, binding
+        args |= arguments or {}
         self.behaviour = known.bind(args, binding)
         self.most = binding.policy.hold or known.signature.holds(args)
         self._timer = 0
@@ -116,6 +153,10 @@ class Node:
         for each in [] if self.behaviour.control is None else self.behaviour.control(event):
             out += self._call(each, {}) if self.behaviour.recalls and each.kind not in CONTROL else [each]
         return [event] if self.behaviour.control is None else out
+
+
+async def _at_once(function, *args, **named):
+    return function(*args, **named)
 
 
 async def _all(stream):
