@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from aiflow_jupyter.operators import map as map  # noqa: A004
     from aiflow_jupyter.operators import prompt as prompt
     from aiflow_jupyter.operators import reduce as reduce
+    from aiflow_jupyter.operators import retrieve as retrieve
     from aiflow_jupyter.operators import route as route
     from aiflow_jupyter.operators import segment as segment
     from aiflow_jupyter.operators import sink as sink
+    from aiflow_jupyter.operators import tools as tools
     from aiflow_jupyter.operators import window as window
     from aiflow_jupyter.runtime.run import Result as Result
 
@@ -47,6 +49,8 @@ _HOMES = {
     "reduce": "operators",
     "route": "operators",
     "segment": "operators",
+    "tools": "operators",
+    "retrieve": "operators",
     "sink": "operators",
     "window": "operators",
 }
@@ -66,10 +70,12 @@ __all__ = [
     "map",
     "prompt",
     "reduce",
+    "retrieve",
     "route",
     "run",
     "segment",
     "sink",
+    "tools",
     "window",
 ]
 

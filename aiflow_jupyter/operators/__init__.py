@@ -11,9 +11,11 @@ from aiflow_jupyter.operators.functions import FILTER, FLAT_MAP, MAP, filter, fl
 from aiflow_jupyter.operators.generate import GENERATE, generate
 from aiflow_jupyter.operators.prompt import PROMPT, prompt
 from aiflow_jupyter.operators.reduce import REDUCE, reduce
+from aiflow_jupyter.operators.retrieve import RETRIEVE, retrieve
 from aiflow_jupyter.operators.route import ROUTE, route
 from aiflow_jupyter.operators.segment import SEGMENT, segment
 from aiflow_jupyter.operators.sink import SINK, sink
+from aiflow_jupyter.operators.tools import TOOLS, tools
 from aiflow_jupyter.operators.window import WINDOW, window
 from aiflow_jupyter.runtime.behaviour import Operator
 
@@ -31,6 +33,8 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
             SEGMENT,
             WINDOW,
             REDUCE,
+            TOOLS,
+            RETRIEVE,
             SINK,
         )
     }
@@ -47,8 +51,10 @@ __all__ = [
     "map",
     "prompt",
     "reduce",
+    "retrieve",
     "route",
     "segment",
     "sink",
+    "tools",
     "window",
 ]

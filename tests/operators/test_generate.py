@@ -6,10 +6,14 @@ import asyncio
 
 import pytest
 import virtual
-from stage import NUMBERS, Scripted, build, tell
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stage import END, NUMBERS, Node, Replies, Scripted, build, error, tell, told, value
 
-from aiflow_jupyter.errors import RunError, StreamCut
-from aiflow_jupyter.events import Event, Finish, Usage
+from aiflow_jupyter.errors import CommandError, RunError, StreamCut
+from aiflow_jupyter.events import Event, Finish, Retrieval, ToolFragment, ToolResult, Usage
+from aiflow_jupyter.operators.generate import messages_of
+from aiflow_jupyter.operators.retrieve import Passages
 
 ASK = 'ask = generate(system="Be brief.", temperature=0)\nout = sink(var="x")\nask -> out'
 
@@ -123,3 +127,151 @@ def test_source_is_closed_when_the_run_is_cancelled():
         assert run.variables["x"] == ["a", "b"]
 
     virtual.run(story)
+
+
+# -- what is asked
+
+
+def test_passages_are_told_with_their_question():
+    found = [Retrieval("Owls hoot.", "What hoots?"), Retrieval("Cats purr.", "What hoots?")]
+    told = ({"role": "user", "content": "[1] Owls hoot.\n\n[2] Cats purr.\n\nWhat hoots?"},)
+    assert messages_of(found) == messages_of(Passages("What hoots?", found)) == told
+    assert messages_of(Passages("What?", []))[0]["content"] == "(no passage was found)\n\nWhat?"
+
+
+def test_messages_keep_calls_and_results_and_nothing_else():
+    said = [
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "a"}], "refusal": None},
+        {"role": "tool", "content": "4", "tool_call_id": "a", "name": "f", "extra": 1},
+    ]
+    assert messages_of(said) == (
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "a"}]},
+        {"role": "tool", "content": "4", "tool_call_id": "a", "name": "f"},
+    )
+
+
+@pytest.mark.parametrize("payload", [[], [1], [Retrieval("a"), "b"], [{"role": "user"}], None, b"x"])
+def test_what_no_model_can_be_asked_is_refused(payload):
+    with pytest.raises(CommandError) as raised:
+        messages_of(payload)
+    assert raised.value.code == "AF302"
+
+
+# -- results of calls
+
+
+def lookup(key: str) -> str:
+    """What stands under a key."""
+    return key
+
+
+def calls_of(request):
+    """Two calls for a question, then the results in the order in which they were told."""
+    told = [m["content"] for m in request.messages if m["role"] == "tool"]
+    if told:
+        return [request.messages[0]["content"], *told]
+    count = int(request.messages[0]["content"])
+    return [ToolFragment(n, f"c{n}", "lookup", "{}") for n in range(count)]
+
+
+def asking(source, **policy):
+    return Node("generate", policy, {"lookup": lookup}, source=source, arguments={"tools": ["lookup"]})
+
+
+def result(call, lineage, calls=1, **meta):
+    payload = ToolResult(f"c{call}", "lookup", f"r{call}", calls=calls)
+    return Event("tool_result", payload, source="act", sequence=call, lineage=lineage, meta=meta)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.data())
+def test_the_model_is_asked_again_once_all_results_are_there_in_whatever_order(counts, data):
+    source = Replies(calls_of)
+    node = asking(source)
+    for n, count in enumerate(counts):
+        node.put(value(str(count), n, str(n)))
+    waiting = [(n, call) for n, count in enumerate(counts) for call in range(count)]
+    left = dict(enumerate(counts))
+    for n, call in data.draw(st.permutations(waiting)):
+        out = node.put(result(call, f"{n}/{n}.n", counts[n]))
+        left[n] -= 1
+        if left[n]:
+            assert out == []
+            continue
+        texts = [event.payload for event in out if event.kind == "token"]
+        assert texts == [str(counts[n]), *(f"r{each}" for each in range(counts[n]))]
+        assert {event.lineage for event in out} == {f"{n}/{n}.n+1"}
+    assert node.behaviour.holds() == 0
+
+
+def test_what_came_round_keeps_its_hops():
+    node = asking(Replies(calls_of))
+    node.put(value("1"))
+    out = node.put(result(0, "0/0.n", hops=3))
+    assert [event.meta.get("hops") for event in out if event.kind == "token"] == [3, 3]
+    assert len({id(event.meta) for event in out}) < len(out)
+
+
+def test_the_same_result_twice_counts_once():
+    node = asking(Replies(calls_of))
+    node.put(value("2"))
+    assert node.put(result(0, "0/0.n", 2), result(0, "0/0.n", 2)) == []
+    assert node.put(result(1, "0/0.n", 2)) != []
+
+
+@pytest.mark.parametrize("wrong", [result(7, "0/0.n"), result(0, "1/0.n"), result(0, "0/0.n+1")])
+def test_result_that_answers_no_call_fails_by_name(wrong):
+    node = asking(Replies(calls_of))
+    node.put(value("2"))
+    with pytest.raises(RunError) as raised:
+        node.put(wrong)
+    assert raised.value.code == "AF621"
+
+
+def test_more_answers_than_may_wait_fail_by_name_and_keep_the_others():
+    node = asking(Replies(calls_of), hold=4)
+    node.put(value("2"), value("2", 0, "1"), value("2", 0, "2"), result(0, "0/0.n"))
+    with pytest.raises(RunError) as raised:
+        node.put(value("2", 0, "3"))
+    assert raised.value.code == "AF621"
+    with pytest.raises(RunError):
+        node.put(result(1, "0/0.n"))
+
+
+@pytest.mark.parametrize(
+    "event", [error("0/0.n"), told("retract", "0/0.n"), told("retract", "0"), told("restart", "0")]
+)
+def test_answer_that_is_void_is_forgotten_and_its_late_results_too(event):
+    source = Replies(calls_of)
+    node = asking(source)
+    node.put(value("1"), value("1", 0, "1"))
+    assert node.put(event) == [event]
+    assert node.put(result(0, "0/0.n")) == []
+    assert node.put(result(0, "1/0.n")) != []
+    assert len(source.requests) == 3
+
+
+def test_failure_of_a_later_question_leaves_the_answer_to_wait():
+    node = asking(Replies(calls_of))
+    node.put(value("1"))
+    node.put(error("0", 1), told("flush"))
+    assert node.put(result(0, "0/0.n")) != []
+    node.put(value("1", 2))
+    assert node.put(END) == []
+    assert node.behaviour.holds() == 0
+
+
+def test_second_turn_that_fails_may_be_tried_again():
+    failing = [True]
+
+    def reply(request):
+        if len(request.messages) > 1 and failing:
+            failing.clear()
+            return [OSError("cut")]
+        return calls_of(request)
+
+    node = asking(Replies(reply))
+    node.put(value("1"))
+    with pytest.raises(OSError, match="cut"):
+        node.put(result(0, "0/0.n"))
+    assert [event.payload for event in node.put(result(0, "0/0.n")) if event.kind == "token"] == ["1", "r0"]
