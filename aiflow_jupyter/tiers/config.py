@@ -7,6 +7,7 @@ file.
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import os
 import re
@@ -27,6 +28,13 @@ _PROJECT_MAY = {("tiers", "hpc", "model"), ("tiers", "hpc", "max_tokens"), ("tie
 _VARIABLE = re.compile(r"[A-Za-z_]\w{0,63}")
 _KEYS = ("afr_", "sk_", "sk-", "aiflow-")
 """How keys begin: whoever puts one where its variable's name belongs is told so, without the key."""
+
+_PRIVATE = (
+    (re.compile(r"aiflow-\w+-secret:"), "a worker's private key", "`aiflow-worker.pyz keys --force` makes a new one"),
+    (re.compile(r"\bafr_[\w-]{16,}"), "a relay key", "the relay's operator revokes it and makes a new one"),
+    (re.compile(r"\bsk-[\w-]{16,}"), "an API key", "revoke it where it was made"),
+)
+"""What must not stand in a file that is read, shown and copied; whoever may have seen it has it."""
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -77,8 +85,12 @@ class _Hpc(_Section):
         relay_key_env, relay_key_file: where the personal relay key is.
         model: the model's name at the model server, None for its first.
         max_tokens: the most tokens of an answer, None for the server's default.
+        fallback: where the relay can't be reached, have the answer in one piece by the control plane; `false` makes
+            that an error.
         start_timeout: seconds until a worker has to have joined; a queue on a cluster can be long.
-        first_token_timeout: seconds from then until the first token; loading a model can take minutes.
+        first_token_timeout: seconds from then until the first token: a model server that is loading its model, or that
+            does not answer, has so long.
+        token_timeout: seconds that the model server may be silent within an answer.
         linger: seconds that the worker waits for a consumer, or goes on without one.
         pad: frames are padded to a multiple of this many bytes, 0 for no padding.
     """
@@ -92,15 +104,23 @@ class _Hpc(_Section):
     relay_key_file: Path | None = None
     model: str | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
+    fallback: bool = True
     start_timeout: Seconds = _TIMES.start
     first_token_timeout: Seconds = _TIMES.first_token
+    token_timeout: Seconds = _TIMES.token
     linger: Annotated[float, Field(ge=0, le=3600)] = _TIMES.linger
     pad: Annotated[int, Field(ge=0, le=1024)] = 64
 
     @property
     def timeouts(self) -> Timeouts:
-        """Every wait: the three that are set here, and the others as they are."""
-        return replace(_TIMES, start=self.start_timeout, first_token=self.first_token_timeout, linger=self.linger)
+        """Every wait: those that are set here, and the others as they are."""
+        return replace(
+            _TIMES,
+            start=self.start_timeout,
+            first_token=self.first_token_timeout,
+            token=self.token_timeout,
+            linger=self.linger,
+        )
 
     @field_validator("relay")
     @classmethod
@@ -186,6 +206,13 @@ def user_file() -> Path:
     return user_config_path("aiflow-jupyter", appauthor=False) / FILE
 
 
+def place() -> str:
+    """The user's own file and whether it is there, in words."""
+    path = user_file()
+    named = " (named by AIFLOW_CONFIG)" if os.environ.get("AIFLOW_CONFIG") else ""
+    return f"{path}{named}{'' if path.is_file() else ', which is not there yet'}"
+
+
 def stamp() -> object:
     """What tells whether the files have changed: which they are, and when they were written."""
     marks = []
@@ -210,6 +237,7 @@ def load(user: Path | None = None, project: Path | None = None) -> Config:
     """
     own = user or user_file()
     settings = _read(own)
+    _resolve(settings, own)
     if user is None and os.environ.get("AIFLOW_CONFIG") and not own.is_file():
         raise ConfigError(f"AIFLOW_CONFIG names {own}, which is not there", code="AF723")
     beside = project or Path(FILE)
@@ -227,36 +255,78 @@ def load(user: Path | None = None, project: Path | None = None) -> Config:
         return Config.model_validate(settings)
     except ValidationError as error:
         lines = [f"{_place(item)}: {_words(item)}" for item in error.errors()]
-        raise ConfigError(f"{own}: {lines[0]}", code="AF723", hint="\n".join(lines[1:])) from None
+        hint = [*lines[1:], "Every setting: aiflow_jupyter/tiers/SETTINGS.md"]
+        raise ConfigError(f"{own}: {lines[0]}", code="AF723", hint="\n".join(hint)) from None
 
 
 def _unknown(place: tuple[Any, ...], name: str) -> str:
-    """What to say of a setting that the section does not have."""
+    """What to say of a setting that the section does not have: who has it, or what it may have meant."""
+    in_hpc = place[:2] == ("tiers", "hpc")
     takes = next((other for other, section in _EXECUTORS.items() if name in section.model_fields), None)
-    if place[:2] == ("tiers", "hpc") and takes is not None:
+    if in_hpc and takes is not None:
         return f'only executor = "{takes}" takes it, and this is "{place[2]}"'
-    if any(word in name for word in ("key", "secret", "token", "password")):
-        return "unknown setting; keys never stand in this file, name an environment variable or a file"
-    return "unknown setting"
+    section: type[_Section] = _EXECUTORS[place[2]] if in_hpc else Config
+    for part in () if in_hpc else place[:-1]:
+        kind = section.model_fields[part].annotation
+        section = kind if isinstance(kind, type) and issubclass(kind, _Section) else _Hpc
+    known = sorted(section.model_fields)
+    words = "unknown setting"
+    close = difflib.get_close_matches(name, known, n=1)
+    if close:
+        words += f", did you mean {close[0]}?"
+    if any(word in name for word in ("key", "secret", "password")):
+        words += "; keys never stand in this file, name an environment variable or a file"
+    return f"{words} (known here: {', '.join(known)})"
+
+
+def _resolve(settings: dict[str, Any], file: Path) -> None:
+    """Have a file that a setting names be relative to the file that names it."""
+    hpc = settings.get("tiers", {}).get("hpc", {}) if isinstance(settings.get("tiers"), dict) else {}
+    named = hpc.get("relay_key_file") if isinstance(hpc, dict) else None
+    if isinstance(named, str) and not named.startswith("~"):
+        hpc["relay_key_file"] = str(file.absolute().parent / named)
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        settings = tomllib.loads(text)
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} can't be read: {error}", code="AF723") from None
+    except OSError as error:
+        hint = f"It has to be a file that you can read: ls -l {path}. AIFLOW_CONFIG can name another one."
+        raise ConfigError(f"{path} can't be read: {error.strerror or error}", code="AF723", hint=hint) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is no text in UTF-8", code="AF723", hint="Save it as UTF-8.") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not TOML: {error}", code="AF723") from None
+        hint = 'A line is name = "value", a section is [tiers.hpc].'
+        raise ConfigError(f"{path} is not TOML: {error}", code="AF723", hint=hint) from None
+    _no_secrets(path, settings)
+    return settings
 
 
-def _paths(settings: dict[str, Any], before: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    paths = []
+def _no_secrets(path: Path, settings: dict[str, Any]) -> None:
+    for here, value in _values(settings):
+        for pattern, what, mend in _PRIVATE:
+            if pattern.search(".".join([*here, str(value)])):
+                setting = ".".join(part for part in here if not pattern.search(part)) or "a name"
+                raise ConfigError(
+                    f"{path}: {setting} holds {what}, which never stands in this file",
+                    code="AF723",
+                    hint=f"Take it out. Who could read the file may have it: {mend}.",
+                )
+
+
+def _paths(settings: dict[str, Any]) -> list[tuple[str, ...]]:
+    return [here for here, _ in _values(settings)]
+
+
+def _values(settings: dict[str, Any], before: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    values: list[tuple[tuple[str, ...], Any]] = []
     for name, value in settings.items():
         here = (*before, name)
-        paths += _paths(value, here) if isinstance(value, dict) else [here]
-    return paths
+        values += _values(value, here) if isinstance(value, dict) else [(here, value)]
+    return values
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -173,6 +173,7 @@ def _hpc(settings: LocalHpc | GlobusHpc) -> Provider:
         max_tokens=settings.max_tokens,
         timeouts=settings.timeouts,
         pad=settings.pad,
+        fallback=settings.fallback,
     )
 
 
@@ -193,7 +194,8 @@ def _relay(settings: LocalHpc | GlobusHpc) -> RelayAt | Callable[[], SelfRelay]:
         raise ConfigError(
             "tiers.hpc.relay_key_env or relay_key_file is missing",
             code="AF724",
-            hint="name an environment variable or a file that only you can read",
+            hint='relay_key_env = "AIFLOW_RELAY_KEY" names an environment variable, relay_key_file = "relay.key" a '
+            "file of mode 0600; the relay's operator makes the key: aiflow keys relay add NAME",
         )
     return RelayAt(settings.relay, key)
 
@@ -221,7 +223,14 @@ def _file(path: Path | None) -> Secret | None:
 
     if path is None:
         return None
-    text = read_private(path.expanduser()).strip()
+    named = "tiers.hpc.relay_key_file names it"
+    try:
+        text = read_private(path.expanduser()).strip()
+    except (ConfigError, RuntimeError) as error:  # the latter of a ~ without a home
+        why, hint = (error.message, error.hint) if isinstance(error, ConfigError) else (str(error), "")
+        raise ConfigError(
+            why, code="AF724", hint=f"{named}. {hint or 'It holds the relay key, with mode 0600.'}"
+        ) from None
     if not text:
-        raise ConfigError(f"{path} is empty", code="AF724", hint="tiers.hpc.relay_key_file names it")
+        raise ConfigError(f"{path} is empty", code="AF724", hint=f"{named}; the relay key belongs into it")
     return Secret(text)

@@ -37,11 +37,14 @@ class Router:
                 raise ConfigError("no tier is configured", code="AF722")
             return chosen
         if tier not in self._tiers:
-            raise ConfigError(
-                f"tier {tier!r} is not configured",
-                code="AF722",
-                hint=f"configured: {', '.join(self._tiers) or 'none'}; aiflow.toml names the others, see the README",
+            from aiflow_jupyter.tiers.config import place  # noqa: PLC0415 - pydantic is loaded when first needed
+
+            hint = (
+                f"configured: {', '.join(self._tiers) or 'none'}; a section [tiers.{tier}] turns it on, in\n{place()}"
             )
+            if tier == "cloud":
+                hint = f"configured: {', '.join(self._tiers) or 'none'}; this release has no cloud tier yet"
+            raise ConfigError(f"tier {tier!r} is not configured", code="AF722", hint=hint)
         return tier
 
     async def stream(self, request: Request) -> AsyncGenerator[Event, None]:

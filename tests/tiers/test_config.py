@@ -11,8 +11,10 @@ import pytest
 
 from aiflow_jupyter.errors import ConfigError, ProviderError
 from aiflow_jupyter.hpc.timeouts import Timeouts
+from aiflow_jupyter.relay.crypto import WorkerKey
 from aiflow_jupyter.tiers.config import load
 from aiflow_jupyter.tiers.providers import WhenAsked, configured
+from aiflow_jupyter.tiers.router import Router
 
 UUID = "4b116d3c-1703-4f8f-9f6f-39921e5864df"
 LOCAL = '[tiers.hpc]\nexecutor = "local"\n'
@@ -74,6 +76,12 @@ def test_the_hpc_tier_is_there_once_it_is_named(files):
         ('[tiers.hpc]\nexecutor = "local"\nstart_timeout = -1\n', "tiers.hpc.start_timeout"),
         ('[tiers.hpc]\nexecutor = "local"\nstart_timeout = nan\n', "tiers.hpc.start_timeout"),
         ("[tiers.moon]\n", "tiers.moon: unknown setting"),
+        ("[tiers.hcp]\n", "tiers.hcp: unknown setting, did you mean hpc? (known here: hpc, local)"),
+        ("[tier.hpc]\n", "tier: unknown setting, did you mean tiers? (known here: tiers)"),
+        (f'{LOCAL}modelserver = "x"\n', "tiers.hpc.modelserver: unknown setting, did you mean model_server?"),
+        (f"{LOCAL}first_token = 3\n", "did you mean first_token_timeout? (known here: executor, fallback, "),
+        ('[tiers.local]\nmodle = "x"\n', "tiers.local.modle: unknown setting, did you mean model? (known here: model)"),
+        ("x = [1\n", "a section is [tiers.hpc]"),
         ("not toml", "is not TOML"),
     ],
 )
@@ -83,6 +91,84 @@ def test_a_mistake_is_one_message_with_the_file_and_the_key(files, text, said):
     assert said in str(caught.value)
     assert "user.toml" in str(caught.value)
     assert "afr_secret" not in str(caught.value)
+
+
+SECRET = "aiflow-x25519-secret:Y2FuYXJ5LWNhbmFyeS1jYW5hcnktY2FuYXJ5"
+
+
+@pytest.mark.parametrize(
+    ("text", "setting", "what"),
+    [
+        (f'{LOCAL}worker_key = "{SECRET}"\n', "tiers.hpc.worker_key", "a worker's private key"),
+        (f'{WHOLE}model = "{SECRET}"\n', "tiers.hpc.model", "a worker's private key"),
+        (f'{LOCAL}relay_key_env = "afr_{"c" * 43}"\n', "tiers.hpc.relay_key_env", "a relay key"),
+        (f'relay_key = "afr_{"c" * 43}"\n', "relay_key", "a relay key"),
+        (f'"{SECRET}" = "x"\n', "a name", "a worker's private key"),
+        (f'[tiers.local]\nmodel = "sk-{"c" * 40}"\n', "tiers.local.model", "an API key"),
+        (f'x = ["{SECRET}"]\n', "x", "a worker's private key"),
+    ],
+)
+@pytest.mark.parametrize("whose", ["own", "project"])
+def test_a_key_anywhere_in_a_file_is_named_as_such_and_not_shown(files, text, setting, what, whose):
+    with pytest.raises(ConfigError) as caught:
+        files(*([text] if whose == "own" else ["", text]))
+    assert f": {setting} holds {what}, which never stands in this file" in caught.value.message
+    assert "Y2FuYXJ5" not in str(caught.value)
+    assert "ccccc" not in str(caught.value)
+
+
+def test_a_public_worker_key_is_no_secret(files):
+    public = WorkerKey.generate().public
+    assert files(WHOLE.replace('"x"', f'"{public}"')).tiers.hpc.worker_key == public
+
+
+def test_a_key_file_is_beside_the_file_that_names_it(files, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert files(f'{LOCAL}relay_key_file = "keys/relay.key"\n').tiers.hpc.relay_key_file == tmp_path / "keys/relay.key"
+    absolute = files(f'{LOCAL}relay_key_file = "/etc/relay.key"\n').tiers.hpc.relay_key_file
+    assert (str(absolute), str(files(f'{LOCAL}relay_key_file = "~/k"\n').tiers.hpc.relay_key_file)) == (
+        "/etc/relay.key",
+        "~/k",
+    )
+
+
+async def test_a_key_file_that_is_not_there_is_told_with_the_setting_that_names_it(files):
+    tiers = configured(files(f'{LOCAL}relay = "https://r.example"\nrelay_key_file = "gone.key"\n'))
+    with pytest.raises(ConfigError, match=r"gone\.key can't be read: No such file") as caught:
+        await ask(tiers["hpc"])
+    assert "tiers.hpc.relay_key_file" in caught.value.hint
+
+
+def test_a_file_that_can_not_be_read_has_a_hint(tmp_path):
+    with pytest.raises(ConfigError, match="can't be read: Is a directory") as caught:
+        load(tmp_path)
+    assert "AIFLOW_CONFIG" in caught.value.hint
+    (tmp_path / "bytes.toml").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="no text in UTF-8"):
+        load(tmp_path / "bytes.toml")
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_tier_that_is_not_configured_names_the_file_that_would(tmp_path, monkeypatch, there):
+    monkeypatch.delenv("AIFLOW_CONFIG", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    file = tmp_path / "aiflow-jupyter" / "aiflow.toml"
+    if there:
+        file.parent.mkdir()
+        file.write_text("")
+    with pytest.raises(ConfigError) as caught:
+        Router({"local": None}).choose("hpc")
+    assert caught.value.code == "AF722"
+    assert f"[tiers.hpc] turns it on, in\n{file}" in caught.value.hint
+    assert ("not there yet" in caught.value.hint) is not there
+
+
+def test_each_wait_that_is_set_is_the_tiers(files):
+    waits = files(
+        f"{LOCAL}start_timeout = 1\nfirst_token_timeout = 2\ntoken_timeout = 3\nlinger = 4\n"
+    ).tiers.hpc.timeouts
+    assert (waits.start, waits.first_token, waits.token, waits.linger) == (1, 2, 3, 4)
 
 
 def test_a_projects_file_chooses_a_model(files):

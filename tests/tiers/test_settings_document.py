@@ -1,0 +1,62 @@
+"""SETTINGS.md names every setting and every environment variable, with its default, and no other."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import aiflow_jupyter
+from aiflow_jupyter.tiers import config
+from aiflow_jupyter.tiers.config import GlobusHpc, Local, LocalHpc
+
+PACKAGE = Path(aiflow_jupyter.__file__).parent
+TEXT = (PACKAGE / "tiers" / "SETTINGS.md").read_text("utf-8")
+EXAMPLES = {"AIFLOW_RELAY_KEY"}  # a name that a user chooses, in hints
+
+
+def rows(heading):
+    """The first table below a heading: its first cells' names, and the whole row."""
+    part = TEXT.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    lines = [line for line in part.splitlines() if line.startswith("| `")]
+    return {name: line for line in lines for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+
+
+@pytest.mark.parametrize(("section", "models"), [("local", [Local]), ("hpc", [LocalHpc, GlobusHpc])])
+def test_every_setting_of_a_tier_is_there_and_no_other(section, models):
+    assert set(rows(f"`[tiers.{section}]`")) == {name for model in models for name in model.model_fields}
+
+
+@pytest.mark.parametrize("name", sorted(LocalHpc.model_fields))
+def test_a_default_that_a_file_could_hold_is_the_models(name):
+    cell = rows("`[tiers.hpc]`")[name].split("|")[3].strip()
+    default = LocalHpc.model_fields[name].default
+    if cell.startswith("`") and cell.endswith("`"):
+        assert tomllib.loads(f"x = {cell.strip('`')}")["x"] == default
+    else:
+        assert default is None or LocalHpc.model_fields[name].is_required()
+
+
+@pytest.mark.parametrize(("section", "name"), [(path[1], path[2]) for path in sorted(config._PROJECT_MAY)])
+def test_what_a_project_may_set_is_marked(section, name):
+    assert "*(project)*" in rows(f"`[tiers.{section}]`")[name]
+
+
+def test_nothing_else_is_marked_for_projects():
+    assert TEXT.count("*(project)*") == len(config._PROJECT_MAY)
+
+
+def test_every_environment_variable_is_there_and_no_other():
+    named = set()
+    for file in PACKAGE.rglob("*.py"):
+        named |= set(re.findall(r"\bAIFLOW_[A-Z][A-Z_]*[A-Z]\b", file.read_text("utf-8")))
+    ours = {name for name in rows("Environment variables") if name.startswith("AIFLOW_")}
+    assert ours == named - EXAMPLES
+
+
+def test_where_the_file_is_said_to_be_on_this_system_is_where_it_is_looked_for(monkeypatch):
+    monkeypatch.delenv("AIFLOW_CONFIG", raising=False)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    assert str(config.user_file()).replace(str(Path.home()), "~") in TEXT
