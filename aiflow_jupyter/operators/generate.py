@@ -332,8 +332,8 @@ def bind(args: Mapping[str, Any], binding: Binding) -> Behaviour:
         raise ConfigError(f"node {binding.node!r}: this run has nothing that answers", code="AF721")
     made = _Generate(args, binding, binding.source)
     if "tools" not in args:
-        return Behaviour("stream", made.stream, answers=True)
-    return Behaviour("stream", made.stream, control=made.control, holds=made.holds, answers=True)
+        return Behaviour("stream", made.stream)
+    return Behaviour("stream", made.stream, control=made.control, holds=made.holds)
 
 
 GENERATE = Operator(SIGNATURE, bind)

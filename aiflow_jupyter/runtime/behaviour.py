@@ -41,9 +41,6 @@ class Behaviour:
         recalls: a data event that `control` yields is no output yet: it goes through `call` first, as `mode` says (what
             was gathered, for a user's function that must not hold the loop).
         routes: call (of `inline`) returns the port that the event leaves by, and the event.
-        answers: this node starts answers of its own, each with a lineage of its own, so `finish` events from upstream
-            end at it.
-        governed: its calls have the node's state, tries and time limit already, by `Binding.govern`.
         close: releases what the node holds open, after its last event or at cancel; for `thread` in a thread, once
             every call has returned.
     """
@@ -55,7 +52,6 @@ class Behaviour:
     extras: frozenset[str] = frozenset()
     recalls: bool = False
     routes: bool = False
-    answers: bool = False
     governed: bool = False
     close: Callable[[], Awaitable[None] | None] | None = None
 

@@ -47,15 +47,15 @@ def bottleneck(status: RunStatus, spec: GraphSpec, inline: Mapping[str, bool]) -
         inline: whether a node's code runs on the loop.
     """
     nodes = {node.node: node for node in status.nodes}
-    found: tuple[float, str] | None = None
+    found: tuple[bool, float, str] | None = None
     for name, node in nodes.items():
         pressure = max((nodes[edge.source].blocked for edge in spec.edges if edge.target == name), default=0.0)
         excess = pressure - node.blocked
-        if excess >= NOTABLE and node.busy > 0 and (found is None or excess > found[0]):
-            found = excess, name
+        if excess >= NOTABLE and node.busy > 0:  # one that is itself blocked is only where the waiting has got to
+            found = max(found or (False, 0.0, ""), (node.blocked < NOTABLE, excess, name))
     if found is None:
         return None
-    node = nodes[found[1]]
+    node = nodes[found[2]]
     held = {
         edge.source: nodes[edge.source].blocked
         for edge in spec.edges

@@ -373,7 +373,7 @@ class Guardian(Admission):
                 return False
             return True
         if event.kind == "finish":
-            if self.behaviour.answers or event.lineage in self.broken:
+            if event.lineage in self.broken:
                 return False
             if self.inputs > 1:
                 count = self.finishes.pop(event.lineage, (0, event))[0] + 1

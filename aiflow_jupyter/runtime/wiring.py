@@ -258,7 +258,9 @@ class _Wiring:
         if joins:
             routes = {node for node, behaviour in behaviours.items() if behaviour.routes}
             for node in between(self.shape, joins, routes):
-                self.guardians[node].skips = True
+                signature = self._signature(node)
+                if signature is None or signature.results in ("one", "some"):
+                    self.guardians[node].skips = True
 
 
 def _bind(operator: str, args: Mapping[str, Any], operators: Mapping[str, Operator], binding: Binding) -> Behaviour:

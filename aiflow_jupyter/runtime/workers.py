@@ -200,6 +200,7 @@ class WorkerGuardian(Guardian):
         ordered = self._ordered
         loose = self._loose
         several = self.workers > 1
+        recalls = self.behaviour.recalls
         ticket = 0
         call = self.call
         now = clock()
@@ -265,7 +266,7 @@ class WorkerGuardian(Guardian):
                         await self._settle(ticket, failure or self._results(event, out), worker)
                     elif failure is not None:
                         for each in failure:
-                            await self._send(each, worker)
+                            await (self._recall if recalls and each.kind in DATA else self._send)(each, worker)
                     elif out is not None and not self.closed:
                         if self._put(out, now, worker):
                             await self._taken(worker, now)
@@ -392,8 +393,9 @@ class WorkerGuardian(Guardian):
             self.processed += 1
         await self._turn(ticket)
         if failure is not None:
+            recalls = self.behaviour.recalls
             for out in self._failure(event, failure, lineage):
-                await self._send(out, worker)
+                await (self._recall if recalls and out.kind in DATA else self._send)(out, worker)
         if self._ordered:
             await self._release(worker)
 

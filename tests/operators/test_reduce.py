@@ -376,3 +376,12 @@ async def test_a_function_of_a_list_is_given_the_part_of_an_answer_that_broke_of
     )
     await run.run("hello")
     assert seen == [("a|b", False)]
+
+
+async def test_a_list_that_grows_too_long_is_given_as_the_part_that_came():
+    text = 'ask = generate()\nr = reduce(f) [hold=2]\nout = sink(var="x")\nfailed = sink(var="failed")\n'
+    text += "ask -> r -> out\nr.error -> failed"
+    run = build(asyncio.get_running_loop(), text, Scripted(*"abc"), f="|".join)
+    result = await run.run("hello")
+    assert result.variables["x"] == ["a|b"]
+    assert [failure.error.code for failure in result.variables["failed"]] == ["AF612"]

@@ -69,7 +69,7 @@ def burst(count: int, answers: int = 1) -> list[Event]:
 
 def source(events: list[Event]) -> Behaviour:
     """Emits the same events for whatever comes in."""
-    return Behaviour("iterate", lambda _event: iter(events), answers=True)
+    return Behaviour("iterate", lambda _event: iter(events))
 
 
 @dataclass

@@ -184,7 +184,7 @@ async def test_compensation_undoes_each_failed_call_before_the_next():
 
         async def undo_later(payload, error):
             await asyncio.sleep(0.001)
-            undo(payload, error)  # noqa: B023
+            undo(payload, error)
 
         policy = {"retry": 3, "backoff": 0.001, "effect": "non_idempotent", "compensate": "undo"}
         functions = {"undo": undo_later if is_async else undo}

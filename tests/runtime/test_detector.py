@@ -22,7 +22,9 @@ def test_a_run_whose_slices_run_out_at_every_event_is_not_stuck(modes, sink, que
         lab, seen = Lab(), Seen()
         nodes = {f"n{i}": lab.node(f"n{i}", mode) for i, mode in enumerate(modes)}
         behaviours = {"src": source(burst(60)), **nodes, "sink": seen.behaviour(sink)}
-        lab.run = make_run(loop, behaviours, list(pairwise(behaviours)), {name: {"queue": queue} for name in behaviours})
+        lab.run = make_run(
+            loop, behaviours, list(pairwise(behaviours)), {name: {"queue": queue} for name in behaviours}
+        )
         await lab.run.run("go")
         assert len(seen.data) == 60
 

@@ -25,7 +25,7 @@ def script(*steps) -> Behaviour:
             else:
                 await asyncio.sleep(step)
 
-    return Behaviour("stream", give, answers=True)
+    return Behaviour("stream", give)
 
 
 def data(payload, lineage="a"):
@@ -125,7 +125,7 @@ def test_failure_of_the_lineage_discards_what_is_held():
         seen = Seen()
         behaviours = {
             "start": Behaviour("inline", lambda event: event),
-            "src": Behaviour("stream", fail, answers=True),
+            "src": Behaviour("stream", fail),
             "judge": script(5, verdict("commit")),
             "spec": Behaviour("inline", lambda event: event),
             "sink": seen.behaviour(),
