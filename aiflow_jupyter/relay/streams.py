@@ -253,6 +253,10 @@ class StreamConsumer(Shell[Consumer]):
         yet (its line may be cut) stays until it has been, at most `linger` seconds. One that no producer has joined is
         finished, for one that comes late.
         """
+        if self._task is not None and self._error is None and not self._machine.joined and self._socket is None:
+            with contextlib.suppress(RelayError, TimeoutError):  # the channel can only be finished on a connection
+                async with asyncio.timeout(1):
+                    await self._until(lambda: self._machine.attached)
         if self._task is not None and self._error is None and not self._machine.over:
             await self.cancel()
             if self._machine.joined:

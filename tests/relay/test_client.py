@@ -418,6 +418,14 @@ class TestRefusals:
             async with producer:
                 await producer.wait_for_consumer(10)
 
+    async def test_a_consumer_that_leaves_while_it_still_connects_finishes_the_channel(self, room):
+        producer, consumer = await room.pair(give_up=3.0)
+        consumer.start()
+        await consumer.aclose()
+        with pytest.raises(ChannelFinished):
+            async with producer:
+                await producer.wait_for_consumer(10)
+
     async def test_waiting_in_vain_leaves_nothing_behind(self, room):
         _, consumer = await room.pair(give_up=3.0)
         async with consumer:
