@@ -82,7 +82,7 @@ async def model_server(server: Server) -> Finding:
     except (httpx.HTTPError, TimeoutError, OSError) as error:
         return Finding(what, f"{server.place}: {_why(error)}", wrong=True, mend=mend)
     if response.status_code in {401, 403}:
-        return Finding(what, f"{address}: refuses the key (HTTP {response.status_code})", wrong=True, mend=server.means)
+        return Finding(what, f"{address}: refuses the key (HTTP {response.status_code})", wrong=True, mend=server.named)
     if response.status_code != httpx.codes.OK:
         return Finding(what, f"{address}: HTTP {response.status_code}", wrong=True, mend=mend)
     try:

@@ -35,6 +35,8 @@ _NO_SECRET: Final = 8  # a key as short as `EMPTY` is none
 
 _NO_LIST: Final = "Is that the address of an OpenAI-compatible API? Name a model, or look at /v1/models there."
 _LONGER: Final = "How long that may take: first_token_timeout in aiflow.toml, under [tiers.hpc]."
+_BY_VARIABLE: Final = "AIFLOW_MODEL_SERVER and AIFLOW_MODEL_SERVER_KEY in the worker's environment"
+BY_SETTING: Final = "model_server and model_server_key_env in aiflow.toml, under [tiers.hpc]"
 PART: Final = "What came so far is a part of the answer. "
 LOADING: Final = "model loading"
 
@@ -56,11 +58,11 @@ class NotReadyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where the model server is; `url` with or without its `/v1`; `means` says where its key is set."""
+    """Where the model server is; `url` with or without its `/v1`; `named` says what sets address and key."""
 
     url: str
     key: str = field(default="", repr=False)
-    means: str = "Its key is in AIFLOW_MODEL_SERVER_KEY, or `key` in the server file on the cluster."
+    named: str = _BY_VARIABLE
 
     @classmethod
     def find(cls) -> Server:
@@ -82,7 +84,7 @@ class Server:
                         f"{path} may be read or written by others", code="AF991", hint=f"Run there: chmod 600 {path}"
                     )
                 content = json.loads(file.read(8192))
-            return cls(str(content["url"]), str(content.get("key") or ""))
+            return cls(str(content["url"]), str(content.get("key") or ""), f"`url` and `key` in {path} on the cluster")
         except FileNotFoundError:
             raise NotReadyError(
                 f"neither AIFLOW_MODEL_SERVER nor {path} says where it is", "nothing says yet where the model server is"
@@ -155,9 +157,11 @@ async def answer(
     """
     started = time.monotonic()
     for pause in _pauses():
+        server = Server("")
         try:
+            server = find()
             left = max(load_timeout - (time.monotonic() - started), 1.0)
-            async with _asked(find(), body, model, left, token_timeout) as pieces:
+            async with _asked(server, body, model, left, token_timeout) as pieces:
                 async for data in pieces:
                     yield data
         except NotReadyError as error:
@@ -169,7 +173,7 @@ async def answer(
             raise HpcError(
                 f"the model server did not get ready within {load_timeout:g} s: {why}",
                 code="AF987",
-                hint=f"Look at the log of the job that starts it, and at the address that the worker has. {_LONGER}",
+                hint=f"Look at its log, and at what says where it is: {server.named}. {_LONGER}",
             )
         await report(now, waited)
         await asyncio.sleep(pause)
@@ -214,7 +218,7 @@ async def _first_model(client: httpx.AsyncClient, server: Server) -> str:
                     hint=_NO_LIST,
                 )
     if response.status_code != httpx.codes.OK:
-        raise _refused(response, server.redact(content[:_BODY].decode("utf-8", "replace")))
+        raise _refused(response, server, server.redact(content[:_BODY].decode("utf-8", "replace")))
     try:
         models = json.loads(content)["data"]
         if models == []:
@@ -248,7 +252,7 @@ async def _check(response: httpx.Response, server: Server) -> None:
             code="AF708",
             hint="Is its address that of an OpenAI-compatible API? A proxy or login page may be in between.",
         )
-    raise _refused(response, text)
+    raise _refused(response, server, text)
 
 
 async def _data(response: httpx.Response, mute: HpcError, first: float, silence: float) -> AsyncGenerator[str, None]:
@@ -272,7 +276,7 @@ async def _data(response: httpx.Response, mute: HpcError, first: float, silence:
                     return  # the answer is complete, whether or not the server closes the connection
 
 
-def _refused(response: httpx.Response, text: str) -> Exception:
+def _refused(response: httpx.Response, server: Server, text: str) -> Exception:
     status = response.status_code
     said = f" (HTTP {status} {plain(response.reason_phrase)})".replace(" )", ")") + _said(text)
     if status == httpx.codes.SERVICE_UNAVAILABLE:
@@ -280,7 +284,7 @@ def _refused(response: httpx.Response, text: str) -> Exception:
     code, what, hint = "AF706", "refused the request", "Check its length and its options."
     if status in {401, 403}:
         code, what = "AF703", "refused the worker's key"
-        hint = "AIFLOW_MODEL_SERVER_KEY, or `key` in the server file on the cluster, has to be the server's."
+        hint = f"The key has to be the server's: {server.named}."
     elif status == httpx.codes.NOT_FOUND:
         code, what = "AF704", f"knows no such model or path at {_shown(response.request.url)}"
         hint = "Check the model's name, and the server's address on the cluster: it is taken with or without its /v1."

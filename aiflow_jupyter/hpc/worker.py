@@ -39,7 +39,7 @@ from aiflow_jupyter.errors import AiflowError
 from aiflow_jupyter.hpc import modelserver
 from aiflow_jupyter.hpc.errors import HpcError
 from aiflow_jupyter.hpc.keyfile import PLACE
-from aiflow_jupyter.hpc.modelserver import Server
+from aiflow_jupyter.hpc.modelserver import BY_SETTING, Server
 from aiflow_jupyter.hpc.record import Record
 from aiflow_jupyter.hpc.task import Outcome, Result, Task, open_task, pack_result
 from aiflow_jupyter.relay import loops
@@ -284,7 +284,7 @@ def main() -> int:
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     order = json.loads(line)
     said = order.get("server")
-    find = (lambda: Server(said["url"], said.get("key", ""))) if said else Server.find
+    find = (lambda: Server(said["url"], said.get("key", ""), BY_SETTING)) if said else Server.find
     sys.stdout.write(loops.run(work(order["argument"], worker_key, find)) + "\n")
     sys.stdout.flush()
     return 0

@@ -1,0 +1,107 @@
+"""`aiflow ask --tier hpc`: what is waited for is said on stderr, and so is an answer that came in one piece."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from stage import chunk
+
+COMMAND = Path(sys.executable).with_name("aiflow")
+PLAIN = "the relay 127.0.0.1:9 could not be reached (connection refused)"
+
+
+@pytest.fixture
+def configured(tmp_path):
+    """Writes the settings of a tier on this machine; gives the environment of the command."""
+
+    def write(server, *lines):
+        file = tmp_path / "aiflow.toml"
+        file.write_text(
+            "\n".join(["[tiers.hpc]", 'executor = "local"', f'model_server = "{server}"', "linger = 3", *lines])
+        )
+        return {**os.environ, "AIFLOW_CONFIG": str(file), "NO_RELAY_KEY": "afr_canary"}
+
+    return write
+
+
+async def ask(env):
+    def run():
+        words = [str(COMMAND), "ask", "Why?", "--tier", "hpc"]
+        return subprocess.run(words, capture_output=True, text=True, env=env, timeout=120, check=False)
+
+    return await asyncio.to_thread(run)
+
+
+NO_RELAY = ('relay = "http://127.0.0.1:9"', 'relay_key_env = "NO_RELAY_KEY"')
+
+
+async def test_an_answer_streams_and_what_was_waited_for_is_on_stderr(vllm, configured):
+    vllm.parts = [chunk("Rivers "), chunk("meander."), chunk("", "stop")]
+    vllm.loading = 2
+    done = await ask(configured(vllm.url))
+    assert (done.returncode, done.stdout) == (0, "Rivers meander.")
+    *waited, badge = [line for line in done.stderr.splitlines() if line]
+    assert badge.startswith("hpc · ")
+    assert any(line.startswith("model loading ") and line.endswith(" ...") for line in waited)
+    assert len(waited) == len({"".join(c for c in line if not c.isdigit()) for line in waited}), "each state once"
+
+
+async def test_a_model_server_that_is_not_there_is_an_error_that_was_announced(configured):
+    done = await ask(configured("http://127.0.0.1:9", "first_token_timeout = 1"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "nothing answers at 127.0.0.1:9, " in done.stderr
+    assert "HpcError AF987: the model server did not get ready within 1 s" in done.stderr
+    assert "model_server and model_server_key_env in aiflow.toml" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def test_a_relay_that_can_not_be_reached_is_told_under_the_answer(vllm, configured):
+    vllm.parts = [chunk("Rivers "), chunk("meander."), chunk("", "stop")]
+    done = await ask(configured(vllm.url, *NO_RELAY))
+    assert (done.returncode, done.stdout) == (0, "Rivers meander.")
+    badge, note = done.stderr.splitlines()[-2:]
+    assert badge.endswith(" · in one piece")
+    assert note == f"{PLAIN}: the answer came in one piece"
+
+
+async def test_where_no_other_way_is_wanted_it_is_an_error(vllm, configured):
+    done = await ask(configured(vllm.url, *NO_RELAY, "fallback = false"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"HpcError AF910: {PLAIN}" in done.stderr
+    assert "canary" not in done.stderr
+
+
+async def test_on_a_terminal_the_line_is_rewritten_in_place_and_gone_in_the_end(vllm, configured):
+    vllm.parts = [chunk("Rivers."), chunk("", "stop")]
+    vllm.loading = 2
+    env = configured(vllm.url)
+
+    def run():
+        main, side = pty.openpty()
+        words = [str(COMMAND), "ask", "Why?", "--tier", "hpc"]
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, stdout=side, stderr=side, env=env, timeout=120, check=False
+        )
+        os.close(side)
+        said = b""
+        try:
+            while piece := os.read(main, 65536):
+                said += piece
+        except OSError:  # the other side is closed
+            pass
+        finally:
+            os.close(main)
+        return done.returncode, said.decode()
+
+    code, said = await asyncio.to_thread(run)
+    assert code == 0, said
+    assert "\r\x1b[Kmodel loading " in said
+    shown = said.rpartition("\r\x1b[K")[2]
+    assert shown.startswith("Rivers.")
+    assert " ..." not in shown
