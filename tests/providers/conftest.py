@@ -1,8 +1,9 @@
-"""Puts what the tests of the providers share (`provider_replies.py`) within their reach: tests are imported by file."""
+"""Puts what the tests share within reach: they are imported by file."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "runtime")]
