@@ -217,14 +217,13 @@ def remove(name: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(*, as_json: bool) -> None:
     """Say what is found, what is missing, and the command that mends it."""
-    from aiflow_jupyter.notebook.doctor import examine
+    from aiflow_jupyter.notebook.doctor import examine, report
 
     findings = examine()
     if as_json:
         click.echo(json.dumps([finding.as_dict() for finding in findings], indent=2))
     else:
-        for finding in findings:
-            click.echo(finding.line())
+        click.echo(report(findings))
     if any(finding.wrong for finding in findings):
         raise SystemExit(1)
 
@@ -299,7 +298,7 @@ def _add_commands() -> None:
     from aiflow_jupyter.relay import command as relay
 
     relay.keys.add_command(hpc.worker_key)
-    for command in (*graph.commands(_signatures), relay.relay, relay.keys, hpc.worker):
+    for command in (*graph.commands(_signatures), relay.relay, relay.keys, hpc.worker, hpc.login):
         main.add_command(command)
 
 

@@ -1,4 +1,7 @@
-"""`aiflow worker` brings the worker to a cluster; `aiflow keys worker` makes the key that requests are sealed for."""
+"""`aiflow worker` brings the worker to a cluster; `aiflow keys worker` makes the key that requests are sealed for.
+
+`aiflow login` is for Globus.
+"""
 
 # ruff: noqa: PLC0415 - imported when used, so that the command starts quickly
 from __future__ import annotations
@@ -35,6 +38,15 @@ def worker(bundle: Path | None, *, print_config: bool, print_slurm: bool) -> Non
     except OSError as error:
         raise HpcError(f"{bundle} can't be written: {error.strerror or error}", code="AF991") from None
     click.echo(f"{bundle}  {bundle.stat().st_size:,} bytes  {len(modules)} modules; needs {', '.join(NEEDS)}")
+
+
+@click.command()
+def login() -> None:
+    """Log in to Globus, for the hpc tier; it may ask for a code. `%aiflow login` does it in a notebook."""
+    from aiflow_jupyter.hpc import globus
+
+    globus.login()
+    click.echo("logged in to Globus")
 
 
 @click.command(name="worker")

@@ -26,7 +26,10 @@ from aiflow_jupyter.hpc.errors import HpcError, ResultLost
 
 INSTALL: Final = 'pip install "aiflow-jupyter[globus]"'
 AGAIN: Final = "Run it again."
-LOGIN: Final = "Run `%aiflow login`, or set GLOBUS_COMPUTE_CLIENT_ID and GLOBUS_COMPUTE_CLIENT_SECRET."
+LOGIN: Final = (
+    "Run `%aiflow login`, in a terminal `aiflow login`, or set GLOBUS_COMPUTE_CLIENT_ID and "
+    "GLOBUS_COMPUTE_CLIENT_SECRET."
+)
 NAME: Final = "aiflow_worker"
 SOURCE: Final = f"""def {NAME}(argument):
     from aiflow_jupyter.hpc.worker import run
@@ -185,6 +188,15 @@ def login() -> None:
             app.login()
     except Exception as error:
         raise HpcError(f"the login at Globus failed ({_words(error)})", code="AF994", hint="Try again.") from error
+
+
+def logged_in() -> None:
+    """Check that a login is there; asks for nothing.
+
+    Raises:
+        HpcError: the SDK is not installed, or nobody is logged in.
+    """
+    _logged_in(_sdk())
 
 
 def _sdk() -> Any:

@@ -74,7 +74,7 @@ class HpcProvider:
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         StreamLimits(pad=pad)
-        _check_key(worker_key)
+        check_key(worker_key)
         self.model = model or ""
         self._make = executor
         self._relay = relay
@@ -194,7 +194,12 @@ def _failed(opening: asyncio.Task[_Opened]) -> bool:
     return opening.done() and (opening.cancelled() or opening.exception() is not None)
 
 
-def _check_key(text: str) -> None:
+def check_key(text: str) -> None:
+    """Check a worker's public key.
+
+    Raises:
+        KeyUnusable: it is none.
+    """
     try:
         seal_request(text, b"", purpose="check")
     except KeyUnusable as error:

@@ -9,46 +9,19 @@ import shutil
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from aiflow_jupyter.errors import AiflowError
+from aiflow_jupyter.hpc.findings import Finding as Finding  # noqa: PLC0414
 
 _PACKAGES = ("ipykernel", "ipywidgets", "anywidget", "jupyterlab", "httpx")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at.
-
-    Attributes:
-        what: the part.
-        found: what there is.
-        wrong: whether something has to be mended for the main job to work.
-        mend: the command or step that mends it; empty when nothing is wrong.
-    """
-
-    what: str
-    found: str
-    wrong: bool = False
-    mend: str = ""
-
-    def line(self) -> str:
-        """The finding as one line, and what mends it below."""
-        mark = "missing" if self.wrong else ("note" if self.mend else "ok")
-        mend = f"\n{'':<26}{self.mend}" if self.mend else ""
-        return f"{mark:<8} {self.what:<16} {self.found}{mend}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """The finding as JSON."""
-        return asdict(self)
-
-
 def examine() -> list[Finding]:
-    """Look at everything that `%%aiflow` needs; nothing is started, nothing leaves this machine."""
+    """Look at everything that `%%aiflow` needs. Nothing is started; only a configured relay and Globus are asked."""
     return [finding for look in _LOOKS for finding in look()]
 
 
@@ -180,4 +153,21 @@ def _node() -> Iterator[Finding]:
     yield Finding("node", done.stdout.strip())
 
 
-_LOOKS: tuple[Callable[[], Iterator[Finding]], ...] = (_python, _processor, _model, _widget, _jupyter, _proxies, _node)
+def _tiers() -> Iterator[Finding]:
+    from aiflow_jupyter.tiers.checks import examine as tiers
+
+    with ThreadPoolExecutor(1) as apart:  # a kernel's thread has a loop that runs already
+        yield from apart.submit(tiers).result()
+
+
+def report(findings: list[Finding]) -> str:
+    """The findings as text, and a last line that says whether something is wrong."""
+    wrong = [finding.what for finding in findings if finding.wrong]
+    last = f"to mend: {', '.join(wrong)}" if wrong else "all there"
+    return "\n".join([*(finding.line() for finding in findings), "", last])
+
+
+_LOOKS: tuple[Callable[[], Iterable[Finding]], ...] = (
+    *(_python, _processor, _model, _widget, _jupyter, _proxies, _node),
+    _tiers,
+)

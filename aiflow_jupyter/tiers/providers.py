@@ -160,7 +160,7 @@ def _hpc(settings: LocalHpc | GlobusHpc) -> Provider:
     executor: Callable[[], Executor]
     if settings.executor == "local":
         own, server = WorkerKey.generate(), settings.model_server
-        key = _variable(settings.model_server_key_env, "model_server_key_env")
+        key = model_server_key(settings)
         executor, public = lambda: LocalExecutor(own, server, key), own.public
     else:
         endpoint = settings.endpoint
@@ -189,6 +189,24 @@ def _relay(settings: LocalHpc | GlobusHpc) -> RelayAt | Callable[[], SelfRelay]:
             public_host=settings.relay_public_host,
             insecure=settings.relay_insecure,
         )
+    return RelayAt(settings.relay, relay_key(settings))
+
+
+def model_server_key(settings: LocalHpc) -> Secret | None:
+    """The model server's key, None if it has none.
+
+    Raises:
+        ConfigError: what is to hold it does not.
+    """
+    return _variable(settings.model_server_key_env, "model_server_key_env")
+
+
+def relay_key(settings: LocalHpc | GlobusHpc) -> Secret:
+    """The personal key that opens channels.
+
+    Raises:
+        ConfigError: nothing names one, or what is to hold it does not.
+    """
     key = _variable(settings.relay_key_env, "relay_key_env") or _file(settings.relay_key_file)
     if key is None:
         raise ConfigError(
@@ -197,7 +215,7 @@ def _relay(settings: LocalHpc | GlobusHpc) -> RelayAt | Callable[[], SelfRelay]:
             hint='relay_key_env = "AIFLOW_RELAY_KEY" names an environment variable, relay_key_file = "relay.key" a '
             "file of mode 0600; the relay's operator makes the key: aiflow keys relay add NAME",
         )
-    return RelayAt(settings.relay, key)
+    return key
 
 
 def _variable(name: str | None, setting: str) -> Secret | None:

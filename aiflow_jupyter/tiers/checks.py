@@ -1,0 +1,132 @@
+"""What `aiflow doctor` finds of the configuration and of the hpc tier. All waits run at once; no secret is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aiflow_jupyter.errors import AiflowError
+from aiflow_jupyter.hpc import checks
+from aiflow_jupyter.hpc.findings import Finding
+
+if TYPE_CHECKING:
+    from aiflow_jupyter.tiers.config import GlobusHpc, LocalHpc
+
+_BRIEF = 30  # seconds that the channel of a check may be joined; nobody does
+
+
+def examine() -> list[Finding]:
+    """Look at the settings, and at all that the hpc tier needs if it is on.
+
+    Takes at most some seconds: each look has a deadline, and those that wait do so together.
+    """
+    from aiflow_jupyter.tiers import config  # noqa: PLC0415 - pydantic is loaded when first needed
+
+    path = config.user_file()
+    try:
+        settings = config.load()
+    except AiflowError as error:
+        return [Finding("settings", error.message, wrong=True, mend=error.hint)]
+    read = [str(file) for file in (path, Path(config.FILE).absolute()) if file.is_file()]
+    found = [Finding("settings", f"read: {', '.join(dict.fromkeys(read))}" if read else f"none; {config.place()}")]
+    if settings.tiers.hpc is None:
+        return [*found, Finding("hpc tier", f"off; a section [tiers.hpc] in {path} turns it on")]
+    return found + _hpc(settings.tiers.hpc)
+
+
+def _hpc(settings: LocalHpc | GlobusHpc) -> list[Finding]:
+    found = [Finding("hpc tier", f'on, executor = "{settings.executor}"')]
+    looks: list[Coroutine[Any, Any, list[Finding]]] = [_relay(settings)]
+    if settings.executor == "local":
+        looks.append(_model_server(settings))
+    else:
+        found.append(_worker_key(settings.worker_key))
+        looks.append(_globus())
+
+    async def all_of() -> list[list[Finding]]:
+        return list(await asyncio.gather(*looks))
+
+    return found + [finding for part in asyncio.run(all_of()) for finding in part]
+
+
+async def _relay(settings: LocalHpc | GlobusHpc) -> list[Finding]:
+    """The key that opens channels, the relay, and whether it takes that key."""
+    if settings.relay == "self":
+        where = settings.relay_public_host or settings.relay_host
+        return [Finding("relay", f"this kernel's own, reached at {where}; it starts with the first question")]
+    key = _key_place(settings)
+    ready = await checks.relay(settings.relay)
+    if key.wrong or ready.wrong:
+        return [key, ready]
+    return [key, ready, await _taken(settings)]
+
+
+def _key_place(settings: LocalHpc | GlobusHpc) -> Finding:
+    name, path = settings.relay_key_env, settings.relay_key_file
+    mend = "Its operator makes one: aiflow keys relay add NAME"
+    if name is not None:
+        there = bool(os.environ.get(name, "").strip())
+        found = f"in the environment, {name}" if there else f"{name} is not set here"
+        return Finding("relay key", found, not there, "" if there else f"export {name}=... before this starts. {mend}")
+    if path is None:
+        return Finding("relay key", "neither relay_key_env nor relay_key_file names one", wrong=True, mend=mend)
+    return checks.private_file("relay key", path.expanduser(), mend)
+
+
+async def _taken(settings: LocalHpc | GlobusHpc) -> Finding:
+    """Whether the relay takes the key: a channel is opened, which nobody joins and which soon expires."""
+    from aiflow_jupyter.relay.link import create_channel  # noqa: PLC0415
+    from aiflow_jupyter.tiers.providers import relay_key  # noqa: PLC0415
+
+    try:
+        key = relay_key(settings)
+        async with asyncio.timeout(checks.PATIENCE):
+            await create_channel(settings.relay, key.reveal(), int(time.time()) + _BRIEF, timeout=checks.PATIENCE)
+    except AiflowError as error:
+        return Finding("relay takes key", error.message, wrong=True, mend=error.hint)
+    except TimeoutError:
+        return Finding("relay takes key", f"no answer within {checks.PATIENCE:g} s", wrong=True, mend="Run it again.")
+    return Finding("relay takes key", "yes")
+
+
+def _worker_key(text: str) -> Finding:
+    from aiflow_jupyter.hpc.provider import check_key  # noqa: PLC0415
+
+    try:
+        check_key(text)
+    except AiflowError as error:
+        return Finding("worker key", error.message, wrong=True, mend=error.hint)
+    return Finding("worker key", f"a public key; python aiflow-worker.pyz check there shows the same: {text}")
+
+
+async def _model_server(settings: LocalHpc) -> list[Finding]:
+    from aiflow_jupyter.hpc.modelserver import BY_SETTING, NotReadyError, Server  # noqa: PLC0415
+    from aiflow_jupyter.tiers.providers import model_server_key  # noqa: PLC0415
+
+    try:
+        key = model_server_key(settings)
+        named = settings.model_server
+        server = Server(named, key.reveal() if key else "", BY_SETTING) if named else Server.find()
+    except NotReadyError as error:
+        return [Finding("model server", str(error), wrong=True, mend='model_server = "http://127.0.0.1:8000/v1"')]
+    except AiflowError as error:
+        return [Finding("model server", error.message, wrong=True, mend=error.hint)]
+    return [await checks.model_server(server)]
+
+
+async def _globus() -> list[Finding]:
+    from aiflow_jupyter.hpc.globus import logged_in  # noqa: PLC0415
+
+    what = "globus login"
+    try:
+        async with asyncio.timeout(2 * checks.PATIENCE):
+            await asyncio.to_thread(logged_in)
+    except AiflowError as error:
+        return [Finding(what, error.message, wrong=True, mend=error.hint)]
+    except TimeoutError:
+        return [Finding(what, f"can't be told within {2 * checks.PATIENCE:g} s", mend="Is Globus reachable from here?")]
+    return [Finding(what, "there is one")]
