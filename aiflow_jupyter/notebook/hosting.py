@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from aiflow_jupyter.runtime.bottleneck import Bottleneck
     from aiflow_jupyter.events import Event
     from aiflow_jupyter.graph.spec import GraphSpec
+    from aiflow_jupyter.runtime.bottleneck import Bottleneck
     from aiflow_jupyter.runtime.metrics import RunStatus
     from aiflow_jupyter.runtime.run import Result, Run
 
