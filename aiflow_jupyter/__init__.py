@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.operators import filter as filter  # noqa: A004
     from aiflow_jupyter.operators import flat_map as flat_map
     from aiflow_jupyter.operators import generate as generate
+    from aiflow_jupyter.operators import guard as guard
     from aiflow_jupyter.operators import map as map  # noqa: A004
     from aiflow_jupyter.operators import prompt as prompt
     from aiflow_jupyter.operators import reduce as reduce
@@ -51,6 +52,7 @@ _HOMES = {
     "segment": "operators",
     "tools": "operators",
     "retrieve": "operators",
+    "guard": "operators",
     "sink": "operators",
     "window": "operators",
 }
@@ -67,6 +69,7 @@ __all__ = [
     "filter",
     "flat_map",
     "generate",
+    "guard",
     "map",
     "prompt",
     "reduce",

@@ -9,6 +9,7 @@ from aiflow_jupyter.graph.signatures import Signatures
 from aiflow_jupyter.operators.classify import CLASSIFY, classify
 from aiflow_jupyter.operators.functions import FILTER, FLAT_MAP, MAP, filter, flat_map, map  # noqa: A004 - the operators' names
 from aiflow_jupyter.operators.generate import GENERATE, generate
+from aiflow_jupyter.operators.guard import GUARD, guard
 from aiflow_jupyter.operators.prompt import PROMPT, prompt
 from aiflow_jupyter.operators.reduce import REDUCE, reduce
 from aiflow_jupyter.operators.retrieve import RETRIEVE, retrieve
@@ -35,6 +36,7 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
             REDUCE,
             TOOLS,
             RETRIEVE,
+            GUARD,
             SINK,
         )
     }
@@ -48,6 +50,7 @@ __all__ = [
     "filter",
     "flat_map",
     "generate",
+    "guard",
     "map",
     "prompt",
     "reduce",
