@@ -70,6 +70,9 @@ class Owner(Protocol):
     def watch(self) -> None:
         """A node is blocked."""
 
+    def warn(self, node: str, text: str) -> None:
+        """What whoever runs a node should know, in place of what was said of it before; called from any thread."""
+
 
 class Receiver(Protocol):
     """Where an edge leads: a guardian, or one of the edges of `edges.py` before it."""

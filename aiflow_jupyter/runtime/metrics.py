@@ -162,6 +162,7 @@ class RunStatus:
 
     Attributes:
         ttft_s: seconds until the first token of the first answer that has one, None before.
+        warnings: what whoever runs it should know, such as code that held the event loop; one text for a node.
     """
 
     run_id: str
@@ -171,6 +172,7 @@ class RunStatus:
     message: str
     nodes: tuple[NodeStatus, ...]
     ttft_s: float | None = None
+    warnings: tuple[str, ...] = ()
 
     def rows(self) -> list[dict[str, Any]]:
         """One dict per node, with the run's time to the first token beside the node's time to the first event."""

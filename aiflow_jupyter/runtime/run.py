@@ -148,6 +148,7 @@ class Run:
         self._timers: set[Timer] = set()
         self._operators = operators
         self._inner: list[Run] = []
+        self._warnings: dict[str, str] = {}
         self.paused = False
         common = Binding(
             "",
@@ -406,7 +407,8 @@ class Run:
         message = self.error.message if self.error is not None else ""
         first = min((answer.first for answer in self.answers if answer.first), default=0)
         ttft = (first - self._started) / 1e9 if first and self._started else None
-        return RunStatus(self.id, self.spec.name, self.state, self.elapsed_s, message, nodes, ttft)
+        warnings = tuple(self._warnings.values())
+        return RunStatus(self.id, self.spec.name, self.state, self.elapsed_s, message, nodes, ttft, warnings)
 
     def bottleneck(self) -> Bottleneck | None:
         """The node that holds the others up, and what would help; None while none does."""
@@ -450,6 +452,10 @@ class Run:
     def watch(self) -> None:
         """A node is blocked."""
         self._detector.watch()
+
+    def warn(self, node: str, text: str) -> None:
+        """What whoever runs a node should know: it stands in the status. Called from any thread."""
+        self._warnings[node] = text
 
     def _may_change(self) -> bool:
         """Whether something outside the nodes may still bring the run on."""

@@ -1,8 +1,8 @@
 """A watchdog for the event loop: names the node whose code holds it.
 
-A thread asks the loop for a sign of life every 50 ms. When none comes for `LIMIT_S`, it reads which guardian's call was
-started last and where the loop's thread stands, and the node is told on once the loop answers again: an `async def`
-that blocks, or a slow function with `inline=true`.
+A thread asks the loop for a sign of life every 50 ms. When none comes for `LIMIT_S`, and the loop's thread stood in the
+code of one node in the middle and at the end of that, the node's run is warned: it is an `async def` that blocks, or a
+slow function with `inline=true`. The warning is there before the loop goes on, so also where the run ends with that.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from aiflow_jupyter.runtime.guardian import Guardian
-    from aiflow_jupyter.runtime.scheduler import Scheduler
+from aiflow_jupyter.runtime.guardian import Guardian
+from aiflow_jupyter.runtime.scheduler import Scheduler
 
 PING_S: Final = 0.05
 LIMIT_S: Final = 0.25
@@ -50,70 +48,66 @@ class Watchdog:
 
     Args:
         scheduler: whose loop.
-        told: called on the loop with each finding, after the loop was free again.
     """
 
-    def __init__(self, scheduler: Scheduler, told: Callable[[Held], None]) -> None:
+    def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._told = told
-        self._thread_id = 0
-        self._answered = threading.Event()
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._stopped: threading.Event | None = None
 
     def start(self) -> None:
         """Watch from now on; called on the loop's thread."""
-        if self._thread is None:
-            self._thread_id = threading.get_ident()
-            self._stopped.clear()
-            self._thread = threading.Thread(target=self._watch, name="aiflow-watchdog", daemon=True)
-            self._thread.start()
+        if self._stopped is None:
+            self._stopped = threading.Event()
+            watch = (self._stopped, threading.get_ident())
+            threading.Thread(target=self._watch, args=watch, name="aiflow-watchdog", daemon=True).start()
 
     def stop(self) -> None:
         """Watch no more."""
-        self._stopped.set()
-        self._thread = None
+        if self._stopped is not None:
+            self._stopped.set()
+            self._stopped = None
 
-    def _watch(self) -> None:
-        stopped = self._stopped
+    def _watch(self, stopped: threading.Event, thread: int) -> None:
+        answered = threading.Event()
+        loop = self._scheduler.loop
         while not stopped.wait(PING_S):
-            self._answered.clear()
+            answered.clear()
             asked = time.monotonic()
             try:
-                self._scheduler.loop.call_soon_threadsafe(self._answered.set)
+                loop.call_soon_threadsafe(answered.set)
             except RuntimeError:  # the loop is closed
                 return
-            if self._answered.wait(LIMIT_S):
+            if answered.wait(LIMIT_S / 2):
                 continue
-            guardian = self._scheduler.current
-            where = _where(sys._current_frames().get(self._thread_id))  # noqa: SLF001 - there is no other way
-            while not self._answered.wait(PING_S):
-                if stopped.is_set():
-                    return
-            self._tell(guardian, time.monotonic() - asked, where)
-
-    def _tell(self, guardian: Guardian | None, seconds: float, where: str) -> None:
-        if guardian is None:
-            return
-
-        def tell() -> None:
-            guardian.held_ns = max(guardian.held_ns, int(seconds * 1e9))
-            self._told(Held(guardian.node, seconds, where))
-
-        try:
-            self._scheduler.loop.call_soon_threadsafe(tell)
-        except RuntimeError:
-            return
+            before, _ = _holder(thread)
+            if answered.wait(LIMIT_S / 2):
+                continue
+            guardian, where = _holder(thread)
+            free = False
+            while not (free or stopped.is_set()):
+                if guardian is not None and guardian is before:
+                    _warn(guardian, time.monotonic() - asked, where)
+                free = answered.wait(PING_S)
 
 
-def _where(frame: FrameType | None) -> str:
-    """The innermost function that is the user's: outside this library and the standard library."""
-    inner = ""
+def _warn(guardian: Guardian, seconds: float, where: str) -> None:
+    """Tell a node's run, from this thread: each of the two is one assignment."""
+    if seconds * 1e9 > guardian.held_ns:
+        guardian.held_ns = int(seconds * 1e9)
+        guardian.owner.warn(guardian.node, str(Held(guardian.node, seconds, where)))
+
+
+def _holder(thread: int) -> tuple[Guardian | None, str]:
+    """Whose code a thread is in, and where: the innermost function that is neither of this library nor Python's own."""
+    frame: FrameType | None = sys._current_frames().get(thread)  # noqa: SLF001 - there is no other way
+    where = ""
     while frame is not None:
         name = frame.f_code.co_filename
         if "aiflow_jupyter" in name:
-            return inner
-        if not name.startswith((sys.prefix, sys.base_prefix)) and not inner:
-            inner = f"{frame.f_code.co_name}, line {frame.f_lineno}"
+            guardian = frame.f_locals.get("self")
+            if isinstance(guardian, Guardian):
+                return guardian, where
+        elif not where and not name.startswith((sys.prefix, sys.base_prefix, "<frozen")):
+            where = f"{frame.f_code.co_name}, line {frame.f_lineno}"
         frame = frame.f_back
-    return inner
+    return None, ""

@@ -40,10 +40,12 @@ class Life:
 
     def __init__(self, make_source: Callable[[], Provider]) -> None:
         from aiflow_jupyter.runtime.scheduler import Scheduler
+        from aiflow_jupyter.runtime.watchdog import Watchdog
 
         self.source = make_source()
         self.loop = asyncio.new_event_loop()
         self.scheduler: Scheduler = Scheduler(self.loop)
+        self._watchdog = Watchdog(self.scheduler)
         self._live: dict[str, RunHandle] = {}
         self._finished: deque[Finished] = deque(maxlen=MOST_FINISHED)
         self._thread = threading.Thread(target=self._serve, name="aiflow-host", daemon=True)
@@ -99,6 +101,7 @@ class Life:
             raise
         handle = RunHandle(self, run)
         self._live[run.id] = handle  # from here on it can be cancelled
+        self._watchdog.start()
         ready.set_result(handle)
         view = asyncio.ensure_future(beside(run)) if beside else None
         try:
@@ -108,6 +111,8 @@ class Life:
         if view is not None:
             await _followed(view, run)
         del self._live[run.id]
+        if not self._live:
+            self._watchdog.stop()
         self._finished.append(Finished(handle.id, handle.name, handle.begun, run.status()))
         with suppress(concurrent.futures.InvalidStateError):  # given up meanwhile
             if isinstance(result, asyncio.CancelledError):
@@ -183,6 +188,7 @@ class Life:
             self.loop.run_forever()
             self.loop.run_until_complete(self._last())
         finally:
+            self._watchdog.stop()
             self._let_go()
             self.loop.close()
 
