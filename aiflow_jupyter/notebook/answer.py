@@ -69,6 +69,11 @@ class Reply:
         return self._answer.usage
 
     @property
+    def complete(self) -> bool:
+        """Whether this is the whole answer, and not the part that came before a failure or an interrupt."""
+        return self.result.complete
+
+    @property
     def batch(self) -> bool:
         """Whether the answer came in one piece, and not token by token."""
         return self._answer.batch
@@ -88,7 +93,8 @@ class Reply:
 
     def __repr__(self) -> str:
         start = self.text if len(self.text) <= 60 else f"{self.text[:57]}..."
-        return plain(f"<Reply {start!r} ({self.badge})>")
+        part = "" if self.complete else "part of a "
+        return plain(f"<{part}Reply {start!r} ({self.badge})>")
 
     def _repr_markdown_(self) -> str:
         return sanitise(self.text)

@@ -44,7 +44,10 @@ class Graph(TypedDict):
 
 
 class Status(TypedDict):
-    """A run at one instant; `elapsed` in seconds, `message` the error's text or empty."""
+    """A run at one instant; `elapsed` in seconds.
+
+    `message` says what went wrong and what mends it; before that what is waited for, or how an answer came.
+    """
 
     seq: int
     elapsed: float
@@ -94,32 +97,38 @@ class Frames:
         self.latest = first
         self._seq = 0
         self._sent: dict[str, NodeFrame] = {}
-        self._sent_run: tuple[str, int] = ("", 0)
+        self._sent_run: tuple[str, int, str] = ("", 0, "")
         self._history: dict[str, deque[tuple[float, int]]] = {}
 
-    def frame(self, status: RunStatus) -> Frame | None:
-        """What changed since the last frame, None if nothing did (the clock alone counts twice a second)."""
+    def frame(self, status: RunStatus, message: str | None = None) -> Frame | None:
+        """What changed since the last frame, None if nothing did (the clock alone counts twice a second).
+
+        Args:
+            status: the figures.
+            message: what is said below the picture's name, None for the status's own.
+        """
+        said = status.message if message is None else message
         nodes = {node.node: self._node(node, status) for node in status.nodes}
         changed = {name: values for name, values in nodes.items() if self._sent.get(name) != values}
-        run = (status.state, int(status.elapsed_s * 2))
+        run = (status.state, int(status.elapsed_s * 2), said)
         if not changed and run == self._sent_run:
             return None
         self._seq += 1
         self._sent, self._sent_run = nodes, run
-        self.latest = self._status(status, nodes)
-        return {"kind": "frame", **self._status(status, changed)}
+        self.latest = self._status(status, nodes, said)
+        return {"kind": "frame", **self._status(status, changed, said)}
 
     def snapshot(self) -> Frame:
         """Everything as last sent."""
         return {"kind": "snapshot", **self.latest}
 
-    def _status(self, status: RunStatus, nodes: dict[str, NodeFrame]) -> Status:
+    def _status(self, status: RunStatus, nodes: dict[str, NodeFrame], message: str) -> Status:
         return {
             "seq": self._seq,
             "elapsed": round(status.elapsed_s, 3),
             "run_id": status.run_id,
             "run": status.state,
-            "message": status.message,
+            "message": message,
             "nodes": nodes,
         }
 

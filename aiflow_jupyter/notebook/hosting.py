@@ -200,7 +200,9 @@ class Background:
         return self._value((yield from self._handle.__await__()))
 
     def __repr__(self) -> str:
-        return f"<run {self.id} of {self.name} in the background: {self.status().state}; result() waits for it>"
+        state = self.status().state
+        next_step = "result() gives it" if self.done() else "result() waits for it"
+        return f"<run {self.id} of {self.name} in the background: {state}; {next_step}>"
 
 
 def finish(handle: Handle, *, stop: bool = True) -> Result:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from aiflow_jupyter.errors import plain
 from aiflow_jupyter.notebook.frames import MIME, Frames, Status, gauges_of, graph_of, ready
 from aiflow_jupyter.notebook.outputs import is_kernel, output_of
 
@@ -40,8 +41,20 @@ def bundle_of(spec: GraphSpec, status: Status) -> dict[str, Any]:
     return {
         MIME: {"version": 1, "graph": graph, "snapshot": status},
         "image/svg+xml": picture.svg(spec, gauges, caption),
-        "text/plain": picture.text(spec, gauges, caption) + "\n",
+        "text/plain": "\n".join([picture.text(spec, gauges, caption), *plain(status["message"]).splitlines()]) + "\n",
     }
+
+
+def message_of(run: Run) -> str:
+    """What is said with the picture: why the run failed and what mends that, else what its models are waited for.
+
+    A run that is over keeps what there is to say of how an answer came, such as in one piece.
+    """
+    if run.error is not None:
+        return "\n".join(part for part in (run.error.message, run.error.hint) if part)
+    live = run.state in ("ready", "running")
+    said = {f"{answer.node}: {answer.waiting if live else answer.remark}": None for answer in run.answers}
+    return "\n".join(words for words in said if not words.endswith(": "))
 
 
 def show_graph(shell: Any, spec: GraphSpec) -> None:
@@ -94,7 +107,7 @@ class FlowView:
         self._rest()
 
     def _send(self, run: Run) -> None:
-        frame = self._frames.frame(run.status())
+        frame = self._frames.frame(run.status(), message_of(run))
         if frame is not None and self._widget is not None:
             self._widget.send(frame)
 
@@ -121,7 +134,8 @@ class FlowView:
         caption = f"{status['run']}, {status['elapsed']:.1f} s"
         gauges = gauges_of(status, graph_of(self._spec))
         self._text_shown = True
-        self._text.show({"text/plain": f"{NO_VIEW}\n{picture.text(self._spec, gauges, caption)}"})
+        text = "\n".join([NO_VIEW, picture.text(self._spec, gauges, caption), plain(status["message"])])
+        self._text.show({"text/plain": text})
 
     def _hello(self) -> None:
         self._answered.set()

@@ -19,12 +19,15 @@ from aiflow_jupyter.notebook import options as cell_options
 if TYPE_CHECKING:
     from aiflow_jupyter.graph.language import Parsed
     from aiflow_jupyter.graph.spec import GraphSpec
+    from aiflow_jupyter.notebook.answer import Reply
     from aiflow_jupyter.notebook.hosting import Handle, Host
-    from aiflow_jupyter.runtime.run import Run
+    from aiflow_jupyter.runtime.run import Result, Run
 
 _HISTORY = re.compile(r"In|Out|_{1,3}|_\d+|_i{1,3}|_i\d+|_[dio]h")
 """What IPython keeps of earlier cells and sets anew with each."""
 
+ASKED = 60
+"""Letters of a question that `%aiflow runs` shows."""
 MOST_WARNINGS = 5
 """Warnings of a graph that a cell shows; `aiflow check` shows all."""
 
@@ -42,6 +45,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         super().__init__(shell)
         self._host = host
         self._graphs: dict[str, Parsed] = {}
+        self._asked: dict[str, str] = {}
 
     @no_var_expand  # type: ignore[untyped-decorator]
     @line_cell_magic  # type: ignore[untyped-decorator]
@@ -60,7 +64,8 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             %%aiflow run NAME [--to NODE] [--open] [-o NAME] [-b] [--raw]
             what goes to the graph's input
 
-            %aiflow runs | cancel [ID] | graphs | graph NAME [--as FORM] | login | help
+            %aiflow runs | cancel [ID] | graphs | graph NAME [--as FORM] | doctor | login
+                     | help
 
         In a body, {{name}} inserts the value of a variable; all other braces are text.
         """
@@ -137,6 +142,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         except BaseException:
             flow_view.abandon()
             raise
+        self._remember(run_id, body)
         return self._conclude(options, handle, lambda result: result, lambda: text_view.text if text_view else "")
 
     def _ask(self, options: argparse.Namespace, body: str) -> Any:
@@ -153,12 +159,21 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         )
         view = AnswerView(output_of(self.shell))
         handle = self._host.start(spec, body, show=view.feed, beside=view.follow)
+        self._remember(handle.id, f"{options.tier}: {body}")
+
+        def reply(result: Result) -> Reply:
+            # What was asked in the background stands under another cell: here it is displayed like any value.
+            made = Reply(view.text, view.reasoning, result)
+            return made if options.background else made.shown()
+
         try:
-            return self._conclude(
-                options, handle, lambda result: Reply(view.text, view.reasoning, result).shown(), lambda: view.text
-            )
-        except RunError as error:
-            raise cause_of(error) from None
+            return self._conclude(options, handle, reply, lambda: view.text)
+        except (RunError, KeyboardInterrupt) as error:
+            if options.out and view.text:
+                self.shell.user_ns[options.out] = Reply(view.text, view.reasoning, handle.run.result())
+            if isinstance(error, RunError):
+                raise cause_of(error) from None
+            raise
 
     def _conclude(
         self, options: argparse.Namespace, handle: Handle, value: Callable[[Any], Any], text: Callable[[], str]
@@ -170,6 +185,12 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         if options.out:
             self.shell.user_ns[options.out] = result
         return result
+
+    def _remember(self, run_id: str, asked: str) -> None:
+        """Note what a run was asked, for as long as it is listed."""
+        listed = {handle.id for handle in self._host.handles()}
+        self._asked = {name: text for name, text in self._asked.items() if name in listed}
+        self._asked[run_id] = " ".join(asked[: 4 * ASKED].split())[:ASKED]
 
     # -- lines
 
@@ -183,6 +204,10 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             print("\n".join(sorted(self._graphs)) or "no graph is defined yet")  # noqa: T201
         elif command == "graph":
             self._print_graph(words)
+        elif command == "doctor":
+            from aiflow_jupyter.notebook.doctor import examine, report
+
+            print(plain(report(examine())))  # noqa: T201
         elif command == "login":
             self._login()
         else:
@@ -213,8 +238,9 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         for handle in self._host.handles():
             status = handle.status()
             begun = time.strftime("%H:%M:%S", time.localtime(handle.begun))
+            asked = f"  {self._asked.get(handle.id, '')}".rstrip()
             rows.append(
-                f"{handle.id}  {begun}  {status.state:<9}  {status.elapsed_s:6.1f} s  {handle.name}"
+                f"{handle.id}  {begun}  {status.state:<9}  {status.elapsed_s:6.1f} s  {handle.name}{asked}"
                 f"{f'  {status.message}' if status.message and status.state == 'failed' else ''}"
             )
         return "\n".join(rows) or "no run yet"

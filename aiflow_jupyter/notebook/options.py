@@ -20,7 +20,7 @@ from aiflow_jupyter.errors import CommandError
 
 TIERS = ("auto", "local", "hpc", "cloud")
 CELL_COMMANDS = ("ask", "graph", "run")
-LINE_COMMANDS = ("runs", "cancel", "graphs", "graph", "login", "help")
+LINE_COMMANDS = ("runs", "cancel", "graphs", "graph", "doctor", "login", "help")
 FORMS = ("text", "json", "python", "svg")
 
 MOST_TOKENS = 1_000_000
@@ -178,6 +178,7 @@ def usage() -> str:
         "%aiflow cancel [ID]      stop a run; without ID, the newest that runs\n"
         "%aiflow graphs           the graphs that were defined\n"
         "%aiflow graph NAME       print one: --as text | json | python | svg\n"
+        "%aiflow doctor           what is found, what is missing, and what mends it\n"
         "%aiflow login            log in to Globus, for the hpc tier\n"
         "%aiflow help             this text\n"
     )

@@ -52,7 +52,7 @@ export interface Status {
   elapsed: number;
   runId: string;
   run: RunState;
-  /** The error's text, or "". */
+  /** What went wrong and what mends it; before that what is waited for, or how an answer came; or "". */
   message: string;
   nodes: Map<string, NodeStatus>;
 }
