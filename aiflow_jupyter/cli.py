@@ -293,12 +293,20 @@ def _tell(text: str) -> None:
 
 def _add_commands() -> None:
     """Commands that live beside what they command; their modules load nothing heavy."""
+    from aiflow_jupyter import trace_command as trace
     from aiflow_jupyter.graph import command as graph
     from aiflow_jupyter.hpc import command as hpc
     from aiflow_jupyter.relay import command as relay
 
     relay.keys.add_command(hpc.worker_key)
-    for command in (*graph.commands(_signatures), relay.relay, relay.keys, hpc.worker, hpc.login):
+    for command in (
+        *graph.commands(_signatures),
+        trace.command(_with_router),
+        relay.relay,
+        relay.keys,
+        hpc.worker,
+        hpc.login,
+    ):
         main.add_command(command)
 
 

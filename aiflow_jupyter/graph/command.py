@@ -83,7 +83,7 @@ def commands(signatures: Callable[[], Signatures]) -> tuple[click.Command, click
         from aiflow_jupyter.graph.forms import printed
 
         table = signatures()
-        _write(printed(_loaded(file, name, table), form, table), out)
+        _write(printed(loaded(file, name, table), form, table), out)
 
     return check, convert
 
@@ -115,7 +115,13 @@ def _content(file: Path) -> str:
         raise CommandError(message, code="AF808", hint="save it as UTF-8") from None
 
 
-def _loaded(file: Path, name: str | None, signatures: Signatures) -> Parsed:
+def loaded(file: Path, name: str | None, signatures: Signatures) -> Parsed:
+    """The graph in a file (`-` is standard input), in any form that is read.
+
+    Raises:
+        CommandError: the file can't be read.
+        GraphError: it holds no graph.
+    """
     from aiflow_jupyter.graph.forms import load
 
     return load(_content(file), name, signatures, default=_stem(file))
@@ -186,7 +192,7 @@ def _checked(
     from aiflow_jupyter.graph.bounds import bounds
     from aiflow_jupyter.graph.checks import examine
 
-    parsed = _loaded(file, name, signatures)
+    parsed = loaded(file, name, signatures)
     functions = assumed(parsed.spec, signatures, sure)
     findings = examine(parsed.spec, signatures, {*functions, *sure}, parsed)
     return parsed, functions, findings, None if findings.errors else bounds(parsed.spec, signatures)
