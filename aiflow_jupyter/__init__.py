@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.operators import flat_map as flat_map
     from aiflow_jupyter.operators import generate as generate
     from aiflow_jupyter.operators import guard as guard
+    from aiflow_jupyter.operators import join as join
     from aiflow_jupyter.operators import map as map  # noqa: A004
     from aiflow_jupyter.operators import prompt as prompt
     from aiflow_jupyter.operators import reduce as reduce
@@ -53,6 +54,7 @@ _HOMES = {
     "tools": "operators",
     "retrieve": "operators",
     "guard": "operators",
+    "join": "operators",
     "sink": "operators",
     "window": "operators",
 }
@@ -70,6 +72,7 @@ __all__ = [
     "flat_map",
     "generate",
     "guard",
+    "join",
     "map",
     "prompt",
     "reduce",

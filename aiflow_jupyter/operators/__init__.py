@@ -10,6 +10,7 @@ from aiflow_jupyter.operators.classify import CLASSIFY, classify
 from aiflow_jupyter.operators.functions import FILTER, FLAT_MAP, MAP, filter, flat_map, map  # noqa: A004 - the operators' names
 from aiflow_jupyter.operators.generate import GENERATE, generate
 from aiflow_jupyter.operators.guard import GUARD, guard
+from aiflow_jupyter.operators.join import JOIN, join
 from aiflow_jupyter.operators.prompt import PROMPT, prompt
 from aiflow_jupyter.operators.reduce import REDUCE, reduce
 from aiflow_jupyter.operators.retrieve import RETRIEVE, retrieve
@@ -37,6 +38,7 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
             TOOLS,
             RETRIEVE,
             GUARD,
+            JOIN,
             SINK,
         )
     }
@@ -51,6 +53,7 @@ __all__ = [
     "flat_map",
     "generate",
     "guard",
+    "join",
     "map",
     "prompt",
     "reduce",
