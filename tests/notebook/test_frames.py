@@ -165,6 +165,15 @@ def test_the_last_frame_tells_how_the_run_ended():
     assert (frame["run"], frame["message"], frame["nodes"]["ask"][0]) == ("failed", "node 'ask' failed", "failed")
 
 
+def test_what_is_waited_for_is_a_change_of_its_own_and_goes_again():
+    sender = Frames(FIRST)
+    assert sender.frame(status())["message"] == ""
+    assert sender.frame(status(), "ask: submitted 4 s ago")["message"] == "ask: submitted 4 s ago"
+    assert sender.frame(status(), "ask: submitted 4 s ago") is None
+    assert sender.snapshot()["message"] == "ask: submitted 4 s ago"
+    assert sender.frame(status(), "")["message"] == ""
+
+
 @given(
     st.lists(
         st.tuples(st.integers(0, 9), st.integers(0, 99), st.integers(0, 10**15), st.sampled_from(get_args(RunState))),

@@ -8,6 +8,7 @@ import comm
 import pytest
 from comm.base_comm import BaseComm
 
+from aiflow_jupyter.errors import ProviderError
 from aiflow_jupyter.graph.language import parse
 from aiflow_jupyter.notebook import live
 from aiflow_jupyter.notebook.frames import MIME, graph_of, ready
@@ -166,6 +167,34 @@ def test_no_text_gauges_where_a_view_said_hello(kernel_shell, comms, published, 
     comms[-1].handle_msg(custom({"kind": "hello"}))
     follow(the_host, view)
     assert len({output.id for output in published.kept}) == 1
+
+
+def test_a_picture_says_what_its_model_is_waited_for_and_no_more_once_it_answers(
+    kernel_shell, comms, the_host, provider
+):
+    provider.pieces = [lambda request: request.report("submitted 4 s ago"), None]
+    handle = the_host.start(SPEC, "Hi", beside=FlowView(kernel_shell, SPEC, "r1", lambda: None).follow)
+    while not any(message["message"] == "ask: submitted 4 s ago" for message in comms[-1].custom):
+        assert not handle.wait(0.01)
+    handle.cancel()
+    provider.pieces = [lambda request: request.report("submitted 4 s ago"), "Hello"]
+    follow(the_host, FlowView(kernel_shell, SPEC, "r2", lambda: None))
+    assert comms[-1].custom[-1]["message"] == ""
+
+
+def test_a_picture_keeps_how_an_answer_came(kernel_shell, published, the_host, provider):
+    note = "the relay could not be reached: the answer came in one piece"
+    provider.pieces = [("answer", "Hello", {"batch": True, "note": note})]
+    follow(the_host, FlowView(kernel_shell, SPEC, "r1", lambda: None))
+    assert published.kept[-1].data[MIME]["snapshot"]["message"] == f"ask: {note}"
+    assert published.kept[-1].data["text/plain"].endswith(f"\nask: {note}\n")
+
+
+def test_a_failure_in_the_picture_has_its_hint(kernel_shell, comms, published, the_host, provider):
+    provider.pieces = [ProviderError("the model server is away", hint="Start it.\x1b[2J")]
+    follow(the_host, FlowView(kernel_shell, SPEC, "r1", lambda: None))
+    assert comms[-1].custom[-1]["message"].startswith("node 'ask': the model server is away\nStart it.")
+    assert published.kept[-1].data["text/plain"].endswith("node 'ask': the model server is away\nStart it.[2J\n")
 
 
 def test_a_view_has_two_seconds_to_say_hello():

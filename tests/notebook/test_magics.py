@@ -198,6 +198,72 @@ def test_a_question_in_the_background_gives_its_reply_when_asked(shell):
     assert job.done()
 
 
+def test_a_background_reply_is_displayed_as_the_last_line_of_a_cell(shell, capsys):
+    shell.ran("%%aiflow -b -o job\nHi")
+    assert "result() waits for it" in repr(shell.user_ns["job"]) or shell.user_ns["job"].done()
+    shell.user_ns["job"].result()
+    capsys.readouterr()
+    shell.ran("job.result()")
+    assert "Hello world" in capsys.readouterr().out
+    assert "done; result() gives it" in repr(shell.user_ns["job"])
+
+
+def test_a_foreground_reply_is_not_displayed_twice(shell, capsys):
+    shell.ran("%%aiflow -o reply\nHi")
+    assert capsys.readouterr().out.count("Hello world") == 1
+    assert shell.user_ns["reply"].complete
+
+
+@pytest.mark.parametrize("how", ["fails", "is interrupted"])
+def test_a_part_that_came_is_bound_and_says_that_it_is_one(shell, provider, the_host, monkeypatch, how):
+    provider.pieces = ["Hello", ProviderError("cut") if how == "fails" else None]
+    if how == "is interrupted":
+        start = the_host.start
+
+        def started(*args, **options):
+            handle = start(*args, **options)
+            wait = handle.wait
+
+            def interrupted(timeout=None):
+                if timeout == 0.1 and handle.run.result().answers and handle.run.result().answers[0].pieces:
+                    raise KeyboardInterrupt
+                return wait(timeout)
+
+            monkeypatch.setattr(handle, "wait", interrupted)
+            return handle
+
+        monkeypatch.setattr(the_host, "start", started)
+    assert not shell.ran("%%aiflow -o part\nHi").success
+    part = shell.user_ns["part"]
+    assert (part.text, part.complete) == ("Hello", False)
+    assert repr(part).startswith("<part of a Reply 'Hello'")
+
+
+def test_where_nothing_came_nothing_is_bound(shell, provider):
+    provider.pieces = [ProviderError("down")]
+    shell.ran("%%aiflow -o part\nHi")
+    assert "part" not in shell.user_ns
+
+
+def test_runs_show_tier_and_the_beginning_of_the_question(shell, capsys):
+    shell.ran("%%aiflow --tier local\nWhy do   rivers\nmeander? " + "x" * 200)
+    shell.ran(GRAPH)
+    shell.ran("%%aiflow run flow\nDescribe a lighthouse")
+    capsys.readouterr()
+    shell.ran("%aiflow runs")
+    first, second = capsys.readouterr().out.splitlines()
+    assert "question  local: Why do rivers meander? xxx" in first
+    assert len(first) < 120
+    assert second.endswith("flow  Describe a lighthouse")
+
+
+def test_doctor_is_a_line_too(shell, capsys):
+    assert shell.ran("%aiflow doctor").success
+    out = capsys.readouterr().out
+    assert "hpc tier" in out
+    assert "ipykernel" in out
+
+
 def test_the_same_cells_run_twice(shell, provider):
     for _ in range(2):
         assert shell.ran(GRAPH).success
