@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.operators import guard as guard
     from aiflow_jupyter.operators import join as join
     from aiflow_jupyter.operators import map as map  # noqa: A004
+    from aiflow_jupyter.operators import merge as merge
     from aiflow_jupyter.operators import prompt as prompt
     from aiflow_jupyter.operators import reduce as reduce
     from aiflow_jupyter.operators import retrieve as retrieve
@@ -55,6 +56,7 @@ _HOMES = {
     "retrieve": "operators",
     "guard": "operators",
     "join": "operators",
+    "merge": "operators",
     "sink": "operators",
     "window": "operators",
 }
@@ -74,6 +76,7 @@ __all__ = [
     "guard",
     "join",
     "map",
+    "merge",
     "prompt",
     "reduce",
     "retrieve",

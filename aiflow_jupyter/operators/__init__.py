@@ -11,6 +11,7 @@ from aiflow_jupyter.operators.functions import FILTER, FLAT_MAP, MAP, filter, fl
 from aiflow_jupyter.operators.generate import GENERATE, generate
 from aiflow_jupyter.operators.guard import GUARD, guard
 from aiflow_jupyter.operators.join import JOIN, join
+from aiflow_jupyter.operators.merge import MERGE, merge
 from aiflow_jupyter.operators.prompt import PROMPT, prompt
 from aiflow_jupyter.operators.reduce import REDUCE, reduce
 from aiflow_jupyter.operators.retrieve import RETRIEVE, retrieve
@@ -39,6 +40,7 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
             RETRIEVE,
             GUARD,
             JOIN,
+            MERGE,
             SINK,
         )
     }
@@ -55,6 +57,7 @@ __all__ = [
     "guard",
     "join",
     "map",
+    "merge",
     "prompt",
     "reduce",
     "retrieve",

@@ -113,6 +113,8 @@ class _Join:
 
     def take(self, event: Event) -> Iterator[Event]:
         """Take in what one input gave; gives the pair that is whole now."""
+        if event.source not in self._inputs:
+            raise RunError(f"join pairs what its inputs give, and {event.source!r} is none of them", code="AF623")
         if self._is_dead(event):
             self._dropped(event.kind)
             if not self._dead[self._name(event)]:

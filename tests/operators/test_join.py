@@ -159,6 +159,12 @@ def test_more_than_may_wait_fail_by_name_and_their_partners_are_dropped():
     assert kinds(out) == ["error", "skip", "value", "value"]
 
 
+def test_what_is_offered_from_outside_has_no_partner():
+    with pytest.raises(RunError) as raised:
+        node().put(part("run"))
+    assert raised.value.code == "AF623"
+
+
 def test_last_partner_needs_no_room():
     given_node = node(("a", "b", "c"), limit=2)
     assert len(pairs(given_node.put(part("a"), part("b"), part("c")))) == 1
