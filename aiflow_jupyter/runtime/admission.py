@@ -7,6 +7,11 @@ came back over a feedback edge. An event that finds no room is treated by the ru
     drop_newest  it is discarded                      drop_oldest  the oldest that may be dropped is discarded for it
     error        it is a failure of the node          conflate     its text is put behind that of the last one waiting
 
+A lone sender that waits is let in when the queue is half empty, so that it goes on for half a queue at a time and not
+for one event: to park and go on costs as much as two hops. With several, or where anything but `block` may happen, each
+place goes at once to whoever waits longest. Whatever the queue, nobody waits for room that there is once the node has
+stopped serving, or the loop has turned.
+
 Control events and tool results are never dropped. What is dropped between a split and a join leaves a `skip` in its
 place, so that its partner does not wait for it.
 """
@@ -46,6 +51,7 @@ class Admission:
     """A node's queue with its rules; a guardian is one.
 
     Attributes:
+        blocks: whatever finds no room waits, and no bytes are counted: the usual case, and the quickest.
         queue: what waits, each with the time of its admission.
         exempt: how many in the queue do not count toward `limit`.
         fed: how many of these, at the head, came over feedback edges.
@@ -58,6 +64,7 @@ class Admission:
     """
 
     __slots__ = (
+        "blocks",
         "bytes",
         "bytes_limit",
         "conflated",
@@ -78,6 +85,7 @@ class Admission:
         self.policy = policy
         self.limit = policy.queue
         self.bytes_limit = policy.queue_bytes or 0
+        self.blocks = policy.overflow == "block" and not self.bytes_limit
         self.bytes = 0
         self.queue: deque[tuple[Event, int]] = deque()
         self.waiters: deque[tuple[Event, Parked]] = deque()
@@ -205,17 +213,21 @@ class Admission:
 
     def _let_in(self, now: int) -> None:
         """Give the room that there is to the senders that have waited longest."""
-        waiters = self.waiters
+        waiters, queue, size = self.waiters, self.queue, 0
         while waiters:
             event, sender = waiters[0]
-            size = size_of(event.payload) if self.bytes_limit else 0
-            if not self._fits(size):
+            depth = len(queue) - self.exempt
+            if depth >= self.limit:
                 return
+            if self.bytes_limit:
+                size = size_of(event.payload)
+                if self.bytes + size > self.bytes_limit:
+                    return
+                self.bytes += size
             waiters.popleft()
-            self.bytes += size
-            self.queue.append((event, now))
-            depth = len(self.queue) - self.exempt
-            self.peak = max(self.peak, depth)
+            queue.append((event, now))
+            if depth >= self.peak:
+                self.peak = depth + 1
             sender.pending -= 1
             if not sender.pending:
                 sender.resume()

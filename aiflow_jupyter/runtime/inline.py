@@ -69,24 +69,31 @@ class InlineGuardian(Guardian):
         """Whether a call is under way, or is to go on."""
         return self.busy and not self.pending and not self.paused
 
-    def push(self, event: Event, now: int) -> bool:
+    def push(self, event: Event, now: int) -> bool:  # noqa: C901 - in one piece for its speed
         """Serve an event at once where the node is idle, else queue it."""
         if self.closed:
             return True
         if self.busy or self.cut or self.queue or now >= self.scheduler.slice_end:
-            if not self._admit(event, now):
+            queue = self.queue  # as `_admit` does it, where there is room
+            depth = len(queue) - self.exempt
+            if depth < self.limit and not self.waiters and not self.bytes_limit:
+                queue.append((event, now))
+                if depth >= self.peak:
+                    self.peak = depth + 1
+            elif self.blocks or not self._admit(event, now):
                 return False
-            owned = len(self.queue) - self.exempt + self.busy
-            if owned > self.most:
-                self._note(owned)
-            if not self.busy and self.queue:
+            else:
+                depth = len(queue) - self.exempt - 1
+            if depth + self.busy >= self.most:
+                self._note(depth + 1 + self.busy)
+            if not self.busy and queue:
                 self.start()
             return True
         self.busy = True
         self._serve(event, now)
         if not self.pending and self._rest is None:
             if self.queue:
-                self._drain()
+                self._drain(self.scheduler.clock())
             else:
                 self.busy = self.paused
                 if self.cycle is not None:
@@ -104,7 +111,7 @@ class InlineGuardian(Guardian):
         self.busy = True
         self._control(event)
         if not self.pending and self._rest is None:
-            self._drain()
+            self._drain(self.scheduler.clock())
 
     def start(self) -> None:
         """Serve what waits in a slice of its own."""
@@ -129,23 +136,27 @@ class InlineGuardian(Guardian):
         self._rest = None
 
     def proceed(self) -> None:
-        """Go on after the parked output was taken in."""
+        """Go on after the parked output was taken in, or after those that were let in here."""
         if self.closed:
             return
-        self.blocked_ns += self.scheduler.clock() - self._blocked_at
-        self._go_on()
+        now = self.scheduler.clock()
+        if self._blocked_at:
+            self.blocked_ns += now - self._blocked_at
+            self._blocked_at = 0
+        self._go_on(now)
 
-    def _go_on(self) -> None:
+    def _go_on(self, now: int) -> None:
         if self._rest is not None:
             self._pump()
+            now = self.scheduler.clock()
         if not self.pending and self._rest is None:
-            self._drain()
+            self._drain(now)
 
     def resume(self) -> None:
         """Go on from the ready list, not from the stack of the receiver."""
         self.scheduler.ready.append(self)
 
-    def _serve(self, event: Event, start: int) -> None:
+    def _serve(self, event: Event, start: int) -> None:  # noqa: C901 - in one piece for its speed
         scheduler = self.scheduler
         scheduler.current = self
         if not self.first_ns:
@@ -174,7 +185,14 @@ class InlineGuardian(Guardian):
         if self.closed:
             return
         if out is not None:
-            self._emit(out, now, self)
+            receiver = self.single
+            if receiver is None:
+                self._emit(out, now, self)
+            else:  # as `_emit` does it
+                self.emitted += 1
+                if receiver.push(out, now):
+                    return
+                receiver.park(out, self)
             if self.pending:
                 self._block(now)
         elif self.skips:
@@ -231,35 +249,45 @@ class InlineGuardian(Guardian):
             self._rest = self._passing(event)
             self._pump()
 
-    def _drain(self) -> None:
-        """Serve what is queued, until it is empty, blocked, or the slice is over."""
+    def _drain(self, now: int) -> None:  # noqa: C901 - in one piece for its speed
+        """Serve what is queued, until it is empty, blocked, or the slice is over; `now` was read just before.
+
+        See `admission` for when those that wait are let in; once nothing more is served here, it is at once.
+        """
         scheduler = self.scheduler
         clock = scheduler.clock
         queue = self.queue
+        few = self.limit >> 1
         while queue and not self.paused:
             event, stamp = queue.popleft()
             if stamp == CONTROL_STAMP:
                 self.exempt -= 1
                 self._control(event)
             else:
-                now = clock()
                 if stamp < 0:
                     stamp = -stamp
                     self._took_fed(event, now)
                 elif self.bytes_limit:
                     self._let_go(event)
                 self.wait_ns += now - stamp
-                if self.waiters:
+                if self.waiters and (len(queue) - self.exempt <= few or len(self.waiters) > 1 or not self.blocks):
                     self._let_in(now)
                 self._serve(event, now)
+            now = clock()
             if self.pending or self.closed or self._rest is not None:
-                return
-            if queue and clock() >= scheduler.slice_end:
+                break
+            if now >= scheduler.slice_end and queue:
                 self._later_on()
-                return
-        self.busy = self.paused
-        if self.cycle is not None:
-            self.cycle.settled()
+                break
+            if self.waiters and scheduler.ready:  # who was let in goes on before the next is
+                scheduler.ready.append(self)
+                break
+        else:
+            self.busy = self.paused
+            if self.cycle is not None:
+                self.cycle.settled()
+        if self.waiters:
+            self._let_in(now)
 
     def _later_on(self) -> None:
         """The slice is over: let the loop turn, then go on."""
@@ -277,6 +305,7 @@ class InlineGuardian(Guardian):
         if self.closed or self.pending:
             return
         scheduler = self.scheduler
-        scheduler.enter(self, scheduler.clock())
-        self._go_on()
+        now = scheduler.clock()
+        scheduler.enter(self, now)
+        self._go_on(now)
         scheduler.run_ready()

@@ -59,6 +59,7 @@ class WorkerGuardian(Guardian):
         "_in_service",
         "_loose",
         "_ordered",
+        "_refilling",
         "_reorder",
         "_spare",
         "_tasks",
@@ -86,7 +87,7 @@ class WorkerGuardian(Guardian):
         self._held: dict[int, list[Event]] = {}
         self._turns: dict[int, tuple[asyncio.Future[bool], list[Event] | None]] = {}
         self._idle: deque[asyncio.Future[None]] = deque()
-        self._waking = False
+        self._waking = self._refilling = False
         self._spare = policy.workers
         self._tasks: set[asyncio.Task[None]] = set()
         self._crew: list[Worker] = []
@@ -117,6 +118,8 @@ class WorkerGuardian(Guardian):
 
         One that was just told to go on, or lets the loop turn, does.
         """
+        if self._refilling:
+            return True
         alive = sum(not task.done() for task in self._tasks)
         return alive > len(self._idle) + len(self._turns) + sum(worker.pending > 0 for worker in self._crew)
 
@@ -130,9 +133,11 @@ class WorkerGuardian(Guardian):
             queue.append((event, now))
             if depth >= self.peak:
                 self.peak = depth + 1
-        elif not self._admit(event, now):
+        elif self.blocks or not self._admit(event, now):
             return False
-        owned = len(queue) - self.exempt + self._in_service + len(self._held)
+        else:
+            depth = len(queue) - self.exempt - 1
+        owned = depth + 1 + self._in_service + len(self._held)
         if owned > self.most:
             self._note(owned)
         if self._spare and not self._waking:
@@ -200,7 +205,6 @@ class WorkerGuardian(Guardian):
         ordered = self._ordered
         loose = self._loose
         several = self.workers > 1
-        recalls = self.behaviour.recalls
         ticket = 0
         call = self.call
         now = clock()
@@ -239,10 +243,14 @@ class WorkerGuardian(Guardian):
                 if self.lag_ns is not None:
                     self.lag_ns += now - event.time
                 if self.waiters:
-                    self._let_in(now)
-                    if scheduler.ready:
-                        scheduler.run_ready()
-                        now = clock()
+                    if len(queue) - self.exempt <= self.limit >> 1 or len(self.waiters) > 1 or not self.blocks:
+                        self._let_in(now)
+                        if scheduler.ready:
+                            scheduler.run_ready()
+                            now = clock()
+                    elif not self._refilling:
+                        self._refilling = True
+                        scheduler.at_next_turn(self._refill)
                 if several and queue:
                     self._wake()
                 if streams:
@@ -250,28 +258,39 @@ class WorkerGuardian(Guardian):
                     now = clock()
                 else:
                     scheduler.current = self
-                    start = worker.since = now
-                    out, failure = None, None
+                    worker.since = now
                     try:
                         out = await call(event)
                     except BaseException as error:  # whatever it is, it is this node's failure, never the loop's
+                        worker.since = 0
+                        self._served(clock() - now)
                         if told_to_stop(error):
                             raise
-                        failure = list(self._failure(event, error))
-                    finally:
-                        now = clock()
+                        await self._failed_call(ticket, event, error, worker)
+                    else:
                         worker.since = 0
-                        self._served(now - start)
-                    if ordered:
-                        await self._settle(ticket, failure or self._results(event, out), worker)
-                    elif failure is not None:
-                        for each in failure:
-                            await (self._recall if recalls and each.kind in DATA else self._send)(each, worker)
-                    elif out is not None and not self.closed:
-                        if self._put(out, now, worker):
-                            await self._taken(worker, now)
-                    elif self.skips:
-                        await self._send(skip(event, self.node), worker)
+                        start = now
+                        now = clock()
+                        took = now - start
+                        self.service_ns += took
+                        self.histogram[took.bit_length()] += 1
+                        self.processed += 1
+                        if ordered:
+                            await self._settle(ticket, self._results(event, out), worker)
+                        elif out is None:
+                            if self.skips:
+                                await self._send(skip(event, self.node), worker)
+                        elif not self.closed:
+                            if scheduler.owner is not worker:
+                                scheduler.enter(worker, now)
+                            if out.kind in CONTROL:
+                                await self._send(out, worker)
+                            else:
+                                self._emit(out, now, worker)
+                                if scheduler.ready:
+                                    scheduler.run_ready()
+                                if worker.pending:
+                                    await self._taken(worker, now)
                     now = clock()
             finally:
                 self._in_service -= 1
@@ -279,6 +298,14 @@ class WorkerGuardian(Guardian):
                 await scheduler.yield_slice()
                 now = clock()
                 scheduler.enter(worker, now)
+
+    def _refill(self) -> None:
+        """The loop has turned: whoever waits for room that there is gets it."""
+        self._refilling = False
+        now = self.scheduler.clock()
+        self.scheduler.enter(self, now)
+        self._let_in(now)
+        self.scheduler.run_ready()
 
     def _results(self, event: Event, out: Event | None) -> list[Event]:
         if out is not None:
@@ -398,6 +425,16 @@ class WorkerGuardian(Guardian):
                 await (self._recall if recalls and out.kind in DATA else self._send)(out, worker)
         if self._ordered:
             await self._release(worker)
+
+    async def _failed_call(self, ticket: int, event: Event, error: BaseException, worker: Worker) -> None:
+        """Send what leaves in place of a call's result, in its turn where there is order."""
+        results = list(self._failure(event, error))
+        if self._ordered:
+            await self._settle(ticket, results, worker)
+            return
+        recalls = self.behaviour.recalls
+        for out in results:
+            await (self._recall if recalls and out.kind in DATA else self._send)(out, worker)
 
     async def _settle(self, ticket: int, results: list[Event], worker: Worker) -> None:
         """Emit a ticket's results when it is their turn; until then they wait, if they may without their worker."""
