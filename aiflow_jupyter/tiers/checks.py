@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Coroutine
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,8 @@ from aiflow_jupyter.hpc import checks
 from aiflow_jupyter.hpc.findings import Finding
 
 if TYPE_CHECKING:
-    from aiflow_jupyter.tiers.config import GlobusHpc, LocalHpc
+    from aiflow_jupyter.tiers.config import LocalHpc
+    from aiflow_jupyter.tiers.providers import Settings
 
 _BRIEF = 30  # seconds that the channel of a check may be joined; nobody does
 
@@ -38,14 +40,17 @@ def examine() -> list[Finding]:
     return found + _hpc(settings.tiers.hpc)
 
 
-def _hpc(settings: LocalHpc | GlobusHpc) -> list[Finding]:
+def _hpc(settings: Settings) -> list[Finding]:
     found = [Finding("hpc tier", f'on, executor = "{settings.executor}"')]
     looks: list[Coroutine[Any, Any, list[Finding]]] = [_relay(settings)]
     if settings.executor == "local":
         looks.append(_model_server(settings))
     else:
         found.append(_worker_key(settings.worker_key))
-        looks.append(_globus())
+        if settings.executor == "globus":
+            looks.append(_globus())
+        else:
+            found.append(_factory(settings.factory))
 
     async def all_of() -> list[list[Finding]]:
         return list(await asyncio.gather(*looks))
@@ -53,7 +58,7 @@ def _hpc(settings: LocalHpc | GlobusHpc) -> list[Finding]:
     return found + [finding for part in asyncio.run(all_of()) for finding in part]
 
 
-async def _relay(settings: LocalHpc | GlobusHpc) -> list[Finding]:
+async def _relay(settings: Settings) -> list[Finding]:
     """The key that opens channels, the relay, and whether it takes that key."""
     if settings.relay == "self":
         where = settings.relay_public_host or settings.relay_host
@@ -65,7 +70,7 @@ async def _relay(settings: LocalHpc | GlobusHpc) -> list[Finding]:
     return [key, ready, await _taken(settings)]
 
 
-def _key_place(settings: LocalHpc | GlobusHpc) -> Finding:
+def _key_place(settings: Settings) -> Finding:
     name, path = settings.relay_key_env, settings.relay_key_file
     mend = "Its operator makes one: aiflow keys relay add NAME"
     if name is not None:
@@ -77,7 +82,7 @@ def _key_place(settings: LocalHpc | GlobusHpc) -> Finding:
     return checks.private_file("relay key", path.expanduser(), mend)
 
 
-async def _taken(settings: LocalHpc | GlobusHpc) -> Finding:
+async def _taken(settings: Settings) -> Finding:
     """Whether the relay takes the key: a channel is opened, which nobody joins and which soon expires."""
     from aiflow_jupyter.relay.link import create_channel  # noqa: PLC0415
     from aiflow_jupyter.tiers.providers import relay_key  # noqa: PLC0415
@@ -101,6 +106,17 @@ def _worker_key(text: str) -> Finding:
     except AiflowError as error:
         return Finding("worker key", error.message, wrong=True, mend=error.hint)
     return Finding("worker key", f"a public key; python aiflow-worker.pyz check there shows the same: {text}")
+
+
+def _factory(factory: str) -> Finding:
+    """Whether the module is there; it is not run, as it may start workers."""
+    module = factory.partition(":")[0]
+    try:
+        there = find_spec(module) is not None
+    except (ImportError, ValueError):
+        there = False
+    mend = "" if there else "Its folder has to be on PYTHONPATH, or the module installed."
+    return Finding("factory", factory if there else f"there is no module {module}", not there, mend)
 
 
 async def _model_server(settings: LocalHpc) -> list[Finding]:

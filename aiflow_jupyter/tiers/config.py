@@ -40,7 +40,8 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _TIMES = Timeouts()
 _NEEDED = {
-    "executor": '"local" or "globus"',
+    "executor": '"local" or "globus", or "python" for one of your own',
+    "factory": '"module:name", what makes a concurrent.futures.Executor',
     "endpoint": "the identifier that `globus-compute-endpoint list` shows",
     "worker_key": "what `aiflow keys worker` printed on the cluster",
 }
@@ -179,8 +180,22 @@ class GlobusHpc(_Hpc):
         return self
 
 
-Hpc = Annotated[LocalHpc | GlobusHpc, Field(discriminator="executor")]
-_EXECUTORS: dict[str, type[_Hpc]] = {"local": LocalHpc, "globus": GlobusHpc}
+class PythonHpc(_Hpc):
+    """The worker by any `concurrent.futures.Executor`: Parsl, Dask, a batch system's.
+
+    Attributes:
+        factory: `module:name` of what makes it, called without arguments when the tier is first asked. It runs
+            `aiflow_jupyter.hpc.worker.run` with one text, wherever its workers are.
+        worker_key: the worker's public key.
+    """
+
+    executor: Literal["python"]
+    factory: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+    worker_key: str
+
+
+Hpc = Annotated[LocalHpc | GlobusHpc | PythonHpc, Field(discriminator="executor")]
+_EXECUTORS: dict[str, type[_Hpc]] = {"local": LocalHpc, "globus": GlobusHpc, "python": PythonHpc}
 
 
 class Tiers(_Section):

@@ -11,10 +11,11 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from aiflow_jupyter.errors import ConfigError, ProviderError
+from aiflow_jupyter.errors import ConfigError, ProviderError, words
 from aiflow_jupyter.tiers.config import Config, load, stamp
 from aiflow_jupyter.tiers.router import Router
 
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from aiflow_jupyter.providers.secret import Secret
     from aiflow_jupyter.relay.selfrelay import SelfRelay
     from aiflow_jupyter.runtime.source import Provider, Request
-    from aiflow_jupyter.tiers.config import GlobusHpc, Local, LocalHpc
+    from aiflow_jupyter.tiers.config import GlobusHpc, Local, LocalHpc, PythonHpc
+
+    Settings = LocalHpc | GlobusHpc | PythonHpc
 
 _log = logging.getLogger(__name__)
 
@@ -152,7 +155,7 @@ def _local(settings: Local) -> Provider:
     return EmbeddedModel(models.find(settings.model) if settings.model else None)
 
 
-def _hpc(settings: LocalHpc | GlobusHpc) -> Provider:
+def _hpc(settings: Settings) -> Provider:
     from aiflow_jupyter.hpc.executors import LocalExecutor, globus_executor  # noqa: PLC0415
     from aiflow_jupyter.hpc.provider import HpcProvider  # noqa: PLC0415
     from aiflow_jupyter.relay.crypto import WorkerKey  # noqa: PLC0415
@@ -162,6 +165,9 @@ def _hpc(settings: LocalHpc | GlobusHpc) -> Provider:
         own, server = WorkerKey.generate(), settings.model_server
         key = model_server_key(settings)
         executor, public = lambda: LocalExecutor(own, server, key), own.public
+    elif settings.executor == "python":
+        factory = settings.factory
+        executor, public = lambda: made_by(factory), settings.worker_key
     else:
         endpoint = settings.endpoint
         executor, public = lambda: globus_executor(endpoint), settings.worker_key
@@ -177,7 +183,7 @@ def _hpc(settings: LocalHpc | GlobusHpc) -> Provider:
     )
 
 
-def _relay(settings: LocalHpc | GlobusHpc) -> RelayAt | Callable[[], SelfRelay]:
+def _relay(settings: Settings) -> RelayAt | Callable[[], SelfRelay]:
     """Where streams pass, or what makes a relay in this process."""
     from aiflow_jupyter.hpc.terms import RelayAt  # noqa: PLC0415
     from aiflow_jupyter.relay.selfrelay import SelfRelay  # noqa: PLC0415
@@ -192,6 +198,30 @@ def _relay(settings: LocalHpc | GlobusHpc) -> RelayAt | Callable[[], SelfRelay]:
     return RelayAt(settings.relay, relay_key(settings))
 
 
+def made_by(factory: str) -> Executor:
+    """The executor that the user's own `module:name` makes.
+
+    Raises:
+        ConfigError: there is no such thing, it fails, or it makes no executor.
+    """
+    module, _, name = factory.partition(":")
+    try:
+        executor = getattr(import_module(module), name)()
+    except Exception as error:
+        raise ConfigError(
+            f"tiers.hpc.factory, {factory}, makes no executor ({type(error).__name__}: {words(error)})",
+            code="AF724",
+            hint="It is called without arguments, and its module has to be importable where this kernel runs.",
+        ) from error
+    if not all(callable(getattr(executor, method, None)) for method in ("submit", "shutdown")):
+        raise ConfigError(
+            f"tiers.hpc.factory, {factory}, makes a {type(executor).__name__}, not a concurrent.futures.Executor",
+            code="AF724",
+            hint="Such a one has submit and shutdown.",
+        )
+    return cast("Executor", executor)
+
+
 def model_server_key(settings: LocalHpc) -> Secret | None:
     """The model server's key, None if it has none.
 
@@ -201,7 +231,7 @@ def model_server_key(settings: LocalHpc) -> Secret | None:
     return _variable(settings.model_server_key_env, "model_server_key_env")
 
 
-def relay_key(settings: LocalHpc | GlobusHpc) -> Secret:
+def relay_key(settings: Settings) -> Secret:
     """The personal key that opens channels.
 
     Raises:

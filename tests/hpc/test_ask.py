@@ -105,3 +105,43 @@ async def test_on_a_terminal_the_line_is_rewritten_in_place_and_gone_in_the_end(
     shown = said.rpartition("\r\x1b[K")[2]
     assert shown.startswith("Rivers.")
     assert " ..." not in shown
+
+
+@pytest.mark.model
+def test_a_served_model_plays_the_clusters_and_its_file_goes_with_it(model, tmp_path):
+    del model
+    config, server = tmp_path / "aiflow.toml", tmp_path / "served" / "server.json"
+    config.write_text('[tiers.hpc]\nexecutor = "local"\nmax_tokens = 8\nlinger = 3\n')
+    env = {**os.environ, "AIFLOW_CONFIG": str(config), "AIFLOW_MODEL_SERVER_FILE": str(server)}
+    env.pop("AIFLOW_MODEL_SERVER", None)
+    words = [str(COMMAND), "models", "serve"]
+    with subprocess.Popen(
+        [*words, "--tied"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+    ) as serving:
+        assert serving.stdout.readline().startswith("http://127.0.0.1:")
+        assert server.stat().st_mode & 0o777 == 0o600
+        asked = [str(COMMAND), "ask", "Say hello.", "--tier", "hpc"]
+        done = subprocess.run(asked, capture_output=True, text=True, env=env, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip()
+        assert "hpc · " in done.stderr
+        second = subprocess.run(words, capture_output=True, text=True, env=env, timeout=120, check=False)
+        assert (second.returncode, "another model server says by it where it is" in second.stderr) == (1, True)
+        serving.stdin.close()
+        assert serving.wait(30) == 0
+    assert not server.exists()
+
+
+async def test_an_executor_of_ones_own_answers(vllm, tmp_path, key):
+    vllm.parts = [chunk("Rivers "), chunk("meander."), chunk("", "stop")]
+    (tmp_path / "my_cluster.py").write_text(
+        "from concurrent.futures import ThreadPoolExecutor\ndef workers(): return ThreadPoolExecutor(1)\n"
+    )
+    file = tmp_path / "aiflow.toml"
+    file.write_text(
+        f'[tiers.hpc]\nexecutor = "python"\nfactory = "my_cluster:workers"\nworker_key = "{key.public}"\nlinger = 3\n'
+    )
+    paths = {"AIFLOW_CONFIG": str(file), "PYTHONPATH": str(tmp_path), "AIFLOW_MODEL_SERVER": vllm.url}
+    done = await ask({**os.environ, **paths})
+    assert (done.returncode, done.stdout) == (0, "Rivers meander."), done.stderr
+    assert "in one piece" not in done.stderr

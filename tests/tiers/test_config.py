@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 import threading
 
 import pytest
@@ -13,7 +14,7 @@ from aiflow_jupyter.errors import ConfigError, ProviderError
 from aiflow_jupyter.hpc.timeouts import Timeouts
 from aiflow_jupyter.relay.crypto import WorkerKey
 from aiflow_jupyter.tiers.config import load
-from aiflow_jupyter.tiers.providers import WhenAsked, configured
+from aiflow_jupyter.tiers.providers import WhenAsked, configured, made_by
 from aiflow_jupyter.tiers.router import Router
 
 UUID = "4b116d3c-1703-4f8f-9f6f-39921e5864df"
@@ -115,6 +116,40 @@ def test_a_key_anywhere_in_a_file_is_named_as_such_and_not_shown(files, text, se
     assert f": {setting} holds {what}, which never stands in this file" in caught.value.message
     assert "Y2FuYXJ5" not in str(caught.value)
     assert "ccccc" not in str(caught.value)
+
+
+PYTHON = '[tiers.hpc]\nexecutor = "python"\nworker_key = "x"\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("", "tiers.hpc.factory: is missing"),
+        ('factory = "no colon"', "tiers.hpc.factory: string should match"),
+        ('factory = "os; import sys:x"', "tiers.hpc.factory"),
+    ],
+)
+def test_a_factory_is_a_module_and_a_name(files, line, said):
+    with pytest.raises(ConfigError, match=said):
+        files(f"{PYTHON}{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("", "AttributeError"),
+        ("def workers(): raise OSError('no scheduler')", "OSError: no scheduler"),
+        ("def workers(): return 7", "makes a int, not a concurrent.futures.Executor"),
+    ],
+)
+def test_a_factory_that_makes_no_executor_is_one_message(tmp_path, monkeypatch, body, said):
+    (tmp_path / "my_cluster_x.py").write_text(body)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("my_cluster_x", None)
+    with pytest.raises(ConfigError) as caught:
+        made_by("my_cluster_x:workers")
+    assert said in caught.value.message
+    assert caught.value.code == "AF724"
 
 
 def test_a_public_worker_key_is_no_secret(files):

@@ -10,7 +10,7 @@ import pytest
 
 import aiflow_jupyter
 from aiflow_jupyter.tiers import config
-from aiflow_jupyter.tiers.config import GlobusHpc, Local, LocalHpc
+from aiflow_jupyter.tiers.config import GlobusHpc, Local, LocalHpc, PythonHpc
 
 PACKAGE = Path(aiflow_jupyter.__file__).parent
 TEXT = (PACKAGE / "tiers" / "SETTINGS.md").read_text("utf-8")
@@ -24,7 +24,7 @@ def rows(heading):
     return {name: line for line in lines for name in re.findall(r"`(\w+)`", line.split("|")[1])}
 
 
-@pytest.mark.parametrize(("section", "models"), [("local", [Local]), ("hpc", [LocalHpc, GlobusHpc])])
+@pytest.mark.parametrize(("section", "models"), [("local", [Local]), ("hpc", [LocalHpc, GlobusHpc, PythonHpc])])
 def test_every_setting_of_a_tier_is_there_and_no_other(section, models):
     assert set(rows(f"`[tiers.{section}]`")) == {name for model in models for name in model.model_fields}
 
