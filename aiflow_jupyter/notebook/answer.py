@@ -122,8 +122,8 @@ class AnswerView:
 
     def __init__(self, output: Output | None) -> None:
         self._output = output
-        self._answer: list[str] = []
-        self._reasoning: list[str] = []
+        self._answer: list[tuple[str, str]] = []
+        self._reasoning: list[tuple[str, str]] = []
         self._new = asyncio.Event()
         self._note = ""
         self._remark = ""
@@ -132,17 +132,24 @@ class AnswerView:
     @property
     def text(self) -> str:
         """The answer so far."""
-        return "".join(self._answer)
+        return "".join(piece for _, piece in self._answer)
 
     @property
     def reasoning(self) -> str:
         """The reasoning so far."""
-        return "".join(self._reasoning)
+        return "".join(piece for _, piece in self._reasoning)
 
     def feed(self, event: Event) -> None:
         """Take in one event; called on the host's loop."""
-        if isinstance(event.payload, str):
-            (self._reasoning if event.phase == "reasoning" else self._answer).append(event.payload)
+        if event.kind in ("restart", "retract"):  # what came of that answer is void
+            from aiflow_jupyter.events import descends
+
+            for pieces in (self._answer, self._reasoning):
+                pieces[:] = [each for each in pieces if not descends(each[0], event.lineage)]
+            self._new.set()
+        elif isinstance(event.payload, str):
+            pieces = self._reasoning if event.phase == "reasoning" else self._answer
+            pieces.append((event.lineage, event.payload))
             self._new.set()
 
     def end(self, note: str) -> None:

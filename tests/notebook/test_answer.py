@@ -423,3 +423,15 @@ def test_a_terminal_of_few_letters_is_shown_what_it_has(monkeypatch):
 def test_a_reply_can_not_steer_a_terminal_by_its_repr(the_host, provider):
     provider.pieces = ["\x1b[2Jhi"]
     assert "\x1b" not in repr(answers.ask(the_host, "Hi"))
+
+
+def test_what_is_taken_back_leaves_the_screen_and_the_rest_stays():
+    view = AnswerView(None)
+    for lineage, text in [("0/0.a", "one "), ("0/0.b", "two "), ("0/0.a/3.c", "below "), ("0/0.a", "three")]:
+        view.feed(Event("token", text, lineage=lineage, meta={"phase": "answer"}))
+    view.feed(Event("token", "thought", lineage="0/0.a", meta={"phase": "reasoning"}))
+    view.feed(Event("retract", None, lineage="0/0.a"))
+    assert (view.text.strip(), view.reasoning) == ("two", "")
+    view.feed(Event("restart", None, lineage="0/0.b"))
+    view.feed(Event("token", "anew", lineage="0/0.b", meta={"phase": "answer"}))
+    assert view.text == "anew"
