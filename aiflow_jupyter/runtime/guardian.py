@@ -263,6 +263,10 @@ class Guardian(Admission):
         """Book that an event of a feedback edge was taken from the queue."""
         self.exempt -= 1
         self.fed -= 1
+        self._came_round(event, now)
+
+    def _came_round(self, event: Event, now: int) -> None:
+        """Book that an event of a feedback edge waits no more."""
         assert isinstance(event, Fed)
         event.edge.waiting -= 1
         if not self.limit and event.edge.waiting < event.edge.feedback.limit:

@@ -1,21 +1,23 @@
 """The guardian of a node with partitioned state: events of one key are served one at a time, in their order.
 
 A worker that takes an event whose key is in service lays it aside and takes the next; whoever has served that key then
-serves what was laid aside for it. What is laid aside still counts as waiting, and tickets are given as events leave the
-queue, so the bound and the order are those of every `WorkerGuardian`.
+serves what was laid aside for it. What is laid aside still waits: it counts toward the queue and its bytes or the
+feedback edge it came by, it is dropped before what is in the queue, and is not served during a pause. Tickets are given
+as events leave the queue, so the bound and the order are those of every `WorkerGuardian`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple
 
-from aiflow_jupyter.events import Event
+from aiflow_jupyter.events import DATA, Event
 from aiflow_jupyter.graph.policy import Policy
-from aiflow_jupyter.runtime.admission import CONTROL_STAMP
+from aiflow_jupyter.runtime.admission import CONTROL_STAMP, skip
 from aiflow_jupyter.runtime.behaviour import Behaviour
-from aiflow_jupyter.runtime.guardian import Owner
+from aiflow_jupyter.runtime.guardian import Guardian, Owner
 from aiflow_jupyter.runtime.scheduler import Scheduler
 from aiflow_jupyter.runtime.workers import Worker, WorkerGuardian, told_to_stop
 
@@ -28,6 +30,11 @@ class _Taken(NamedTuple):
     stamp: int
     key: Hashable
 
+    @property
+    def waits(self) -> bool:
+        """It came by an ordinary edge, and was not dropped."""
+        return self.stamp >= 0 and self.event.kind in DATA
+
 
 _NO_KEY: Final = object()
 
@@ -39,7 +46,7 @@ class PartitionedGuardian(WorkerGuardian):
         key: gives an event's key; whatever it raises is a failure of the event.
     """
 
-    __slots__ = ("_key", "_laid", "_waiting")
+    __slots__ = ("_fed_aside", "_key", "_laid", "_resumed", "_waiting")
 
     def __init__(
         self,
@@ -56,6 +63,12 @@ class PartitionedGuardian(WorkerGuardian):
         self._key = key
         self._laid: dict[Hashable, deque[_Taken]] = {}
         self._waiting = 0
+        self._fed_aside = 0
+        self._resumed: asyncio.Event | None = None
+
+    def owned(self) -> int:
+        """Also what came back over a feedback edge and was laid aside."""
+        return super().owned() + self._fed_aside
 
     def quiet(self) -> bool:
         """Also nothing is laid aside."""
@@ -65,10 +78,34 @@ class PartitionedGuardian(WorkerGuardian):
         """Also forget what was laid aside."""
         super().close()
         self._laid.clear()
-        self._waiting = 0
+        self._waiting = self._fed_aside = 0
+
+    def pause(self) -> None:
+        """Serve nothing from now on, what was laid aside neither."""
+        super().pause()
+        self._resumed = asyncio.Event()
+
+    def resume_serving(self) -> None:
+        """Serve again."""
+        if self._resumed is not None:
+            self._resumed.set()
+        super().resume_serving()
+
+    def forget(self, sender: Guardian) -> None:
+        """Also what was laid aside."""
+        if self.inputs == 1:
+            for laid in self._laid.values():
+                for taken in [each for each in laid if each.waits]:
+                    self.broken.add(taken.event.lineage)
+                    self._take_out(taken, laid)
+        super().forget(sender)
 
     def _at_fence(self) -> bool:
         return super()._at_fence() or (self.queue[0][1] == CONTROL_STAMP and self._waiting > 0)
+
+    def _returning(self) -> bool:
+        """Whether nothing new is taken: what came round before it is laid aside."""
+        return self._fed_aside > 0 and self.queue[0][1] >= 0
 
     async def _work(self) -> None:
         scheduler = self.scheduler
@@ -77,7 +114,7 @@ class PartitionedGuardian(WorkerGuardian):
         scheduler.enter(worker, scheduler.clock())
         self._waking = False
         while not self.closed:
-            if not self.queue or self.paused or (self._loose and self._at_fence()):
+            if not self.queue or self.paused or (self._loose and self._at_fence()) or self._returning():
                 if self.done and not self.queue:
                     return
                 if self.cycle is not None:
@@ -94,6 +131,8 @@ class PartitionedGuardian(WorkerGuardian):
             taken: _Taken | None = self._take(ticket, event, stamp)
             while taken is not None and not self.closed:
                 await self._serve(taken, worker)
+                if self.paused and self._resumed is not None:
+                    await self._resumed.wait()
                 taken = self._next(taken.key)
                 now = scheduler.clock()
                 if now >= scheduler.slice_end:
@@ -102,12 +141,8 @@ class PartitionedGuardian(WorkerGuardian):
 
     def _take(self, ticket: int, event: Event, stamp: int) -> _Taken | None:
         """Take an event whose key is free; None after laying it aside."""
-        now = self.scheduler.clock()
-        if stamp < 0:
-            self._took_fed(event, now)
-            stamp = -stamp
-        elif self.bytes_limit:
-            self._let_go(event)
+        self.exempt -= stamp < 0
+        self.fed -= stamp < 0
         try:
             key = self._key(event)
             laid = self._laid.get(key)
@@ -117,30 +152,80 @@ class PartitionedGuardian(WorkerGuardian):
         if laid is not None:
             laid.append(taken)
             self._waiting += 1
-            self.exempt -= 1
+            self.exempt -= stamp >= 0
+            self._fed_aside += stamp < 0
             return None
         if key is not _NO_KEY:
             self._laid[key] = deque()
+        self._book(taken)
         return taken
+
+    def _book(self, taken: _Taken) -> None:
+        """Book that an event waits no more."""
+        if taken.stamp < 0:
+            self._came_round(taken.event, self.scheduler.clock())
+        elif self.bytes_limit:
+            self._let_go(taken.event)
 
     def _next(self, key: Hashable) -> _Taken | None:
         """The next event of a key that was just served; None frees the key."""
         laid = self._laid.get(key)
-        if laid:
-            self._waiting -= 1
-            self.exempt += 1
-            return laid.popleft()
-        self._laid.pop(key, None)
-        return None
+        if not laid:
+            self._laid.pop(key, None)
+            return None
+        taken = laid.popleft()
+        self._waiting -= 1
+        if taken.event.kind in DATA:
+            self.exempt += taken.stamp >= 0
+            self._fed_aside -= taken.stamp < 0
+            self._book(taken)
+        return taken
+
+    def _drop_oldest(self) -> bool:
+        """What was laid aside came before all that is in the queue."""
+        aside = [
+            (taken, laid)
+            for laid in self._laid.values()
+            for taken in laid
+            if taken.waits and self.policy.rule(taken.event.kind).startswith("drop")
+        ]
+        if not aside:
+            return super()._drop_oldest()
+        taken, laid = min(aside, key=lambda each: each[0].stamp)
+        self.drops[taken.event.kind] += 1
+        self._take_out(taken, laid)
+        return True
+
+    def _take_out(self, taken: _Taken, laid: deque[_Taken]) -> None:
+        """Discard what was laid aside; its ticket gives nothing, or the word that it does."""
+        self.exempt += 1
+        self._book(taken)
+        place = next(index for index, each in enumerate(laid) if each is taken)
+        if self.skips:
+            laid[place] = taken._replace(event=skip(taken.event, self.node))
+            return
+        del laid[place]
+        self._waiting -= 1
+        if self._ordered:
+            self._leave_out(taken.ticket)
+
+    def _leave_out(self, ticket: int) -> None:
+        """Have the turn pass a ticket by; those next to one another are one entry, so that there are few."""
+        after = self._gone.pop(ticket + 1, ticket + 1)
+        before = next((start for start, end in self._gone.items() if end == ticket), ticket)
+        self._gone[before] = after
 
     async def _serve(self, taken: _Taken, worker: Worker) -> None:
         """Serve one event whose key is free."""
         scheduler = self.scheduler
         event = taken.event
+        if event.kind not in DATA:
+            await (self._settle(taken.ticket, [event], worker) if self._ordered else self._send(event, worker))
+            return
         self._in_service += 1
         try:
             now = scheduler.clock()
-            self.wait_ns += now - taken.stamp
+            self.wait_ns += now - abs(taken.stamp)
             self.first_ns = self.first_ns or now
             if self.waiters:
                 self._let_in(now)

@@ -53,6 +53,7 @@ class WorkerGuardian(Guardian):
     __slots__ = (
         "_crew",
         "_fenced",
+        "_gone",
         "_head",
         "_held",
         "_idle",
@@ -84,6 +85,7 @@ class WorkerGuardian(Guardian):
         self._reorder = policy.held_results
         self._tickets = 0
         self._head = 0
+        self._gone: dict[int, int] = {}  # tickets that give nothing, from the first to the one after the last
         self._held: dict[int, list[Event]] = {}
         self._turns: dict[int, tuple[asyncio.Future[bool], list[Event] | None]] = {}
         self._idle: deque[asyncio.Future[None]] = deque()
@@ -460,12 +462,16 @@ class WorkerGuardian(Guardian):
     async def _release(self, worker: Worker) -> None:
         """Give the turn on: emit the held results that follow, then let the next waiting worker go."""
         self._head += 1
+        if self._gone:
+            self._head = self._gone.pop(self._head, self._head)
         while self._head in self._held:
             results = self._held.pop(self._head)
             self._take_in()
             for out in results:
                 await self._send(out, worker)
             self._head += 1
+            if self._gone:
+                self._head = self._gone.pop(self._head, self._head)
         waiting = self._turns.pop(self._head, None)
         if waiting is not None and not waiting[0].done():
             waiting[0].set_result(False)
