@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.graph.builder import Flow as Flow
     from aiflow_jupyter.notebook.answer import Reply as Reply
     from aiflow_jupyter.operators import classify as classify
+    from aiflow_jupyter.operators import delegate as delegate
     from aiflow_jupyter.operators import filter as filter  # noqa: A004
     from aiflow_jupyter.operators import flat_map as flat_map
     from aiflow_jupyter.operators import generate as generate
@@ -57,6 +58,7 @@ _HOMES = {
     "guard": "operators",
     "join": "operators",
     "merge": "operators",
+    "delegate": "operators",
     "sink": "operators",
     "window": "operators",
 }
@@ -70,6 +72,7 @@ __all__ = [
     "__version__",
     "ask",
     "classify",
+    "delegate",
     "filter",
     "flat_map",
     "generate",

@@ -94,6 +94,9 @@ class _Origins:
 
     def _through(self, node: str, arriving: Origins) -> Origins:
         results = self.review.results(node)
+        signature = self.review.signature(node)
+        if signature is not None and signature.opaque:
+            return None
         if arriving is None or (self.review.signature(node) is None and not self.review.bare(node)):
             return None
         if results == "many":

@@ -95,6 +95,7 @@ class OperatorSignature:
         payload: for given arguments and the type of the payloads that come in, the type of what leaves as `value`
             events (`window`: a list of them). None where `returns` or the kind says it.
         accepts: the types of `value` payloads that it can work on; the other kinds have payloads of one type.
+        opaque: which kinds it gives, and how many for one, does not stand in the graph (`delegate`).
         variant: for given arguments, the signature in place of this one, where arguments change what it gives.
     """
 
@@ -115,6 +116,7 @@ class OperatorSignature:
     returns: str | None = None
     payload: Callable[[Args, Any], Any] | None = None
     accepts: tuple[Any, ...] = (Any,)
+    opaque: bool = False
     variant: Callable[[Args], OperatorSignature] | None = None
 
     def given(self, args: Args) -> OperatorSignature:

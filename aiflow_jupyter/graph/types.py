@@ -152,8 +152,8 @@ class Flows:
         """What a node gives for what arrives."""
         review = self.review
         signature = review.sure(node)
-        if signature is not None and signature.sink:
-            return _ANY  # no edge may leave it: one that does is said to be wrong
+        if signature is not None and (signature.sink or signature.opaque):
+            return _ANY  # no edge may leave a sink: one that does is said to be wrong
         if signature is None:
             if not review.bare(node):
                 return _ANY

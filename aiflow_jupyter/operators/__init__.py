@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from aiflow_jupyter.graph.signatures import Signatures
 from aiflow_jupyter.operators.classify import CLASSIFY, classify
+from aiflow_jupyter.operators.delegate import DELEGATE, delegate
 from aiflow_jupyter.operators.functions import FILTER, FLAT_MAP, MAP, filter, flat_map, map  # noqa: A004 - the operators' names
 from aiflow_jupyter.operators.generate import GENERATE, generate
 from aiflow_jupyter.operators.guard import GUARD, guard
@@ -41,6 +42,7 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
             GUARD,
             JOIN,
             MERGE,
+            DELEGATE,
             SINK,
         )
     }
@@ -51,6 +53,7 @@ __all__ = [
     "OPERATORS",
     "SIGNATURES",
     "classify",
+    "delegate",
     "filter",
     "flat_map",
     "generate",
