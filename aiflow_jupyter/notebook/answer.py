@@ -276,12 +276,12 @@ def question(**arguments: Any) -> GraphSpec:
     return spec
 
 
-def require_checked(spec: GraphSpec, functions: Any) -> None:
+def require_checked(spec: GraphSpec, functions: Any, flows: Any = None) -> None:
     """Raise with every problem of a graph that is not from cell text."""
     from aiflow_jupyter.graph.checks import require
     from aiflow_jupyter.operators import SIGNATURES
 
-    require(spec, SIGNATURES, functions)
+    require(spec, SIGNATURES, functions, flows=flows)
 
 
 def ask(host: Host, prompt: str, **arguments: Any) -> Reply:
@@ -307,11 +307,13 @@ def run_flow(host: Host, flow: Flow, value: Any, *, to: str | None = None) -> Re
     """Run a flow built in Python and wait; see `aiflow_jupyter.run`."""
     from aiflow_jupyter.errors import CommandError
     from aiflow_jupyter.graph.builder import Flow
+    from aiflow_jupyter.notebook.flows import delegated
 
     if not isinstance(flow, Flow):
         raise CommandError(
             f"run takes a Flow, not {type(flow).__name__}", code="AF805", hint='flow = Flow("name"); ...'
         )
     spec = flow.spec
-    require_checked(spec, flow.functions)
-    return finish(host.start(spec, value, functions=flow.functions, to=to))
+    flows, functions = delegated(spec, flow.functions, lambda _name: None)
+    require_checked(spec, functions, flows)
+    return finish(host.start(spec, value, functions=functions, flows=flows, to=to))

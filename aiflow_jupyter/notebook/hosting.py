@@ -106,6 +106,7 @@ class Host(Protocol):
         value: Any,
         *,
         functions: Mapping[str, Callable[..., Any]] | None = ...,
+        flows: Mapping[str, GraphSpec] | None = ...,
         show: Callable[[Event], None] | None = ...,
         to: str | None = ...,
         leave_open: bool = ...,

@@ -109,6 +109,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
     def _run(self, options: argparse.Namespace, body: str) -> Any:
         from aiflow_jupyter.graph.checks import require
         from aiflow_jupyter.notebook.answer import AnswerView
+        from aiflow_jupyter.notebook.flows import delegated
         from aiflow_jupyter.notebook.live import FlowView
         from aiflow_jupyter.notebook.outputs import output_of
         from aiflow_jupyter.operators import SIGNATURES
@@ -116,7 +117,8 @@ class AiflowMagics(Magics):  # type: ignore[misc]
 
         parsed, functions = self._graph(options.name)
         spec = parsed.spec
-        require(spec, SIGNATURES, functions, parsed if parsed.text else None)
+        flows, functions = delegated(spec, functions, self._known)
+        require(spec, SIGNATURES, functions, parsed if parsed.text else None, flows=flows)
         options.background = options.background or options.open
         run_id = fresh_id()
         flow_view = FlowView(self.shell, spec, run_id, lambda: self._cancel_soon(run_id))
@@ -133,6 +135,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
                 spec,
                 body,
                 functions=functions,
+                flows=flows,
                 show=text_view.feed if text_view else None,
                 to=options.to,
                 leave_open=options.open,
@@ -281,6 +284,14 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             hint = nearest(name, self._graphs) if self._graphs else f"define it first: %%aiflow graph {name}"
             raise CommandError(f"no graph is called {name!r}", code="AF805", hint=hint)
         return self._graphs[name], self._functions(self._graphs[name].spec)
+
+    def _known(self, name: str) -> tuple[GraphSpec, Mapping[str, Any]] | None:
+        """A graph that another one delegates to, with what it may name."""
+        try:
+            parsed, functions = self._graph(name)
+        except CommandError:
+            return None
+        return parsed.spec, functions
 
     def _variables(self) -> Mapping[str, Any]:
         """The user's variables, without what IPython itself puts there."""

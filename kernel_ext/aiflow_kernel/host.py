@@ -80,6 +80,7 @@ class Host:
         value: Any,
         *,
         functions: Mapping[str, Callable[..., Any]] | None = None,
+        flows: Mapping[str, GraphSpec] | None = None,
         show: Callable[[Event], None] | None = None,
         to: str | None = None,
         leave_open: bool = False,
@@ -92,6 +93,7 @@ class Host:
             spec: the graph.
             value: what goes to its input.
             functions: the user's functions by name.
+            flows: other graphs by name, for `delegate`.
             show: what `sink(display=true)` hands its events to.
             to: the input node, where there are several.
             leave_open: more will be offered by the handle, until its `close_inputs`.
@@ -119,6 +121,7 @@ class Host:
                 OPERATORS,
                 life.scheduler,
                 functions=functions,
+                flows=flows,
                 source=life.source,
                 show=show,
                 run_id=run_id,
