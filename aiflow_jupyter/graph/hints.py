@@ -145,6 +145,17 @@ def _uncallable(parameters: list[inspect.Parameter]) -> str:
     return f"it also needs {', '.join(map(repr, needed[:5]))}" if needed else ""
 
 
+def takes_two(function: Callable[..., Any]) -> bool:
+    """Whether a function can be called with two values; True where that can't be told."""
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except Exception:  # noqa: BLE001 - a signature may be any expression, and fail in any way
+        return True
+    return True
+
+
 def alternatives(hint: Any) -> Alternatives:
     """The types that a hint allows, wrappers taken off; one that can't be read, or allows very many, is `Any`."""
     found: list[Any] = []

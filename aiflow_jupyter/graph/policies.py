@@ -6,6 +6,7 @@ import builtins
 from typing import Any
 
 from aiflow_jupyter.events import TEXT
+from aiflow_jupyter.graph.hints import takes_two
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.graph.review import Review
 from aiflow_jupyter.graph.shape import Shape
@@ -135,6 +136,10 @@ class _Policies:
             elif review.objects is not None and not callable(review.objects[name]):
                 kind = type(review.objects[name]).__name__
                 self.found(node, key, f"{key}={name}: {name!r} is no function but a {kind}", "AF303")
+            elif key == "compensate":
+                if review.objects is not None and not takes_two(review.objects[name]):
+                    message = f"compensate={name}: it can't be called with a payload and the error"
+                    self.found(node, key, message, "AF303", f"def {name}(payload, error): ...")
             elif review.function(name).problem:
                 problem = review.function(name).problem
                 self.found(node, key, f"{key}={name}: it can't be called with one value: {problem}", "AF303")

@@ -93,7 +93,7 @@ CASES = [
     ("a = map(spread)\na -> out", "AF303", "yields; map takes", "line 1, column 9", "flat_map(spread)"),
     ("a = flat_map(size)\na -> out", "AF303", "no iterable", "line 1, column 14", "return a list"),
     ("a = route(fetch)\na.else -> out", "AF303", "'fetch' awaits", "line 1, column 11", "have a map"),
-    ("a = tidy [retry=2, effect=non_idempotent, compensate=pair]\na -> out", "AF303", "compensate=pair", "line 1", ""),
+    ("a = tidy [retry=2, effect=non_idempotent, compensate=size]\na -> out", "AF303", "compensate=size", "line 1", "payload, error"),
     (
         "a = generate()\nb = retrieve(docs)\na -> b -> out",
         "AF301",
@@ -121,7 +121,7 @@ CASES = [
     ("a = tidy [workers=2, order=none, state=serialized]\na -> out", "AF405", "one event at a time", "line 1", ""),
     ("a = tidy [backoff=2]\na -> out", "AF405", "without retry", "line 1, column 11", "retry=3"),
     ("a = tidy [restart=true]\na -> out", "AF405", "restart has no effect", "line 1, column 11", ""),
-    ("a = tidy [retry=2, compensate=tidy]\na -> out", "AF405", "effect=pure", "line 1, column 20", "non_idempotent"),
+    ("a = tidy [retry=2, compensate=pair]\na -> out", "AF405", "effect=pure", "line 1, column 20", "non_idempotent"),
     ("a = tidy [hold=5]\na -> out", "AF405", "holds nothing", "line 1, column 11", "queue bounds"),
     ("a = size\nb = double [overflow=conflate]\na -> b -> out", "AF405", "merges text", "line 2", "gets value"),
     ("a = size\nb = double [overflow=(token=error)]\na -> b -> out", "AF405", "the rule for token", "line 2", ""),
@@ -140,7 +140,7 @@ CASES = [
         "effect=speculative",
     ),
     (
-        "a = tidy [compensate=tidy, effect=non_idempotent]\na -> out",
+        "a = tidy [compensate=pair, effect=non_idempotent]\na -> out",
         "AF408",
         "retry is 1",
         "line 1, column 11",
