@@ -41,10 +41,10 @@ from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
-from aiflow_jupyter.errors import RunError
+from aiflow_jupyter.errors import RunError, where_raised
 from aiflow_jupyter.events import Event, Failure
 from aiflow_jupyter.graph.policy import Policy
-from aiflow_jupyter.runtime.admission import Admission, Parked, skip
+from aiflow_jupyter.runtime.admission import MOST_CONTROLS, Admission, Parked, skip
 from aiflow_jupyter.runtime.behaviour import Behaviour
 from aiflow_jupyter.runtime.cycle import FLUSH, Cycle
 from aiflow_jupyter.runtime.edges import Fed
@@ -87,6 +87,9 @@ class Receiver(Protocol):
 
     def signal(self, event: Event) -> None:
         """Take in a control event."""
+
+    def tell(self, event: Event, sender: Parked) -> None:
+        """Take in what stands for an event that gave nothing."""
 
     def forget(self, sender: Guardian) -> None:
         """Discard what a node that was stopped gave."""
@@ -333,14 +336,24 @@ class Guardian(Admission):
                 for node in nodes:
                     node.signal(told)
 
-    def _pass(self, event: Event) -> None:
+    def tell(self, event: Event, sender: Parked) -> None:
+        """Take in what stands for an event that gave nothing; the sender waits where very many of them do."""
+        if self.exempt >= MOST_CONTROLS and not self.closed:
+            self.park(event, sender)
+        else:
+            self.signal(event)
+
+    def _pass(self, event: Event, sender: Parked | None = None) -> None:
         """Send a control event on by every port; by the port `error` a failure leaves as data (`_report`)."""
         kind = event.kind
         inside = kind == "flush" and event.source == FLUSH
+        many = kind in ("error", "skip")
         for port, nodes in self.ports.items():
             if not (kind == "error" and port == "error"):
                 for node in nodes:
-                    if not inside or getattr(node, "cycle", None) is self.cycle:
+                    if many and sender is not None:
+                        node.tell(event, sender)
+                    elif not inside or getattr(node, "cycle", None) is self.cycle:
                         node.signal(event)
         if kind == "error":
             self.broken.add(event.lineage)
@@ -358,7 +371,9 @@ class Guardian(Admission):
 
     def _failed(self, event: Event, error: BaseException) -> None:
         self.errors += 1
-        if not self.ports.get("error"):
+        if self.ports.get("error"):
+            _lightened(error)
+        else:
             self.owner.failed(self, event, error)
 
     def _error_event(self, event: Event, error: BaseException, lineage: str | None = None) -> Event:
@@ -415,10 +430,11 @@ class Guardian(Admission):
         if event.kind == "end":
             waiting = [finish for _, finish in self.finishes.values() if finish.lineage not in self.broken]
             self.finishes.clear()
+            if self.partial:  # what did not finish by every input may lack what the one that was cut off had to give
+                waiting = []
+                event = Event("end", source=self.node, meta=_INCOMPLETE)
             for finish in waiting:
                 yield from self._passing(finish)
-            if self.partial:
-                event = Event("end", source=self.node, meta=_INCOMPLETE)
         control = self.behaviour.control
         if control is not None:
             try:
@@ -512,6 +528,16 @@ class Guardian(Admission):
             result = close()
             if result is not None:
                 await result
+
+
+def _lightened(error: BaseException) -> None:
+    """Let go of what the frames of a failure hold, which may wait in a queue; where it was raised becomes a note."""
+    where = where_raised(error)
+    if where:
+        error.add_note(where)
+    for each in (error, error.__cause__, error.__context__):
+        if each is not None:
+            each.__traceback__ = None
 
 
 _INCOMPLETE = MappingProxyType({"complete": False})
