@@ -72,6 +72,7 @@ class _Policies:
         self.workers(node, policy)
         self.state(node, policy)
         self.names(node, policy)
+        self.exceptions(node, policy)
         self.retry(node, policy)
         self.speculative(node, policy)
         self.overflow(node, policy)
@@ -124,7 +125,7 @@ class _Policies:
                 self.found(node, "keys", message, "AF405", "write state=partitioned, or leave out keys")
 
     def names(self, node: str, policy: Policy) -> None:
-        """The functions and exceptions that a policy names are there."""
+        """The functions that a policy names are there, and can be called as it calls them."""
         review = self.review
         for key in ("key", "compensate"):
             name = getattr(policy, key)
@@ -143,6 +144,14 @@ class _Policies:
             elif review.function(name).problem:
                 problem = review.function(name).problem
                 self.found(node, key, f"{key}={name}: it can't be called with one value: {problem}", "AF303")
+            elif review.function(name).awaits or review.function(name).yields:
+                does = "awaits" if review.function(name).awaits else "yields"
+                message = f"{key}={name}: {name!r} {does}; it is called on the loop, so it has to be a plain function"
+                self.found(node, key, message, "AF303", "have a map before it look up what it needs")
+
+    def exceptions(self, node: str, policy: Policy) -> None:
+        """The exceptions that a policy names are there."""
+        review = self.review
         for name in policy.retry_on:
             if not self._raisable(name):
                 known = [each for each in vars(builtins) if _exception(vars(builtins)[each])]

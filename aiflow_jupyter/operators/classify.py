@@ -25,6 +25,7 @@ from aiflow_jupyter.graph.builder import OperatorCall, call
 from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
 from aiflow_jupyter.operators.functions import inlined, user_behaviour
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
+from aiflow_jupyter.runtime.returned import decision
 
 MOST_READ: Final = 4_096
 LIMIT_S: Final = 0.05
@@ -61,7 +62,7 @@ def bind(args: Args, binding: Binding) -> Behaviour:
         ConfigError: no such function, or a pattern is no regular expression.
     """
     if "function" in args:
-        return user_behaviour(args["function"], binding, labelled, inline=inlined(args))
+        return user_behaviour(args["function"], binding, labelled, inline=inlined(args), result_as=decision)
     patterns = [(label, _compiled(label, pattern, binding.node)) for label, pattern in args["patterns"].items()]
 
     def by_pattern(event: Event) -> Event:

@@ -18,7 +18,7 @@ that it returns, and numbers them per lineage.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -30,6 +30,7 @@ from aiflow_jupyter.graph.builder import OperatorCall, call
 from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
 from aiflow_jupyter.operators.numbering import Numbers
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Mode, Operator
+from aiflow_jupyter.runtime.returned import decision, value
 
 _PARAMETERS = (Parameter("function", "function", required=True), Parameter("inline", "boolean"))
 
@@ -151,7 +152,12 @@ def _parameters(function: Callable[..., Any]) -> Iterable[str]:
 
 
 def user_behaviour(
-    name: str, binding: Binding, finish: Callable[[Event, Any], Event | None], *, inline: bool = False
+    name: str,
+    binding: Binding,
+    finish: Callable[[Event, Any], Event | None],
+    *,
+    inline: bool = False,
+    result_as: Callable[[str, Any], Any] = value,
 ) -> Behaviour:
     """The behaviour of a node around a user's function that returns.
 
@@ -160,6 +166,7 @@ def user_behaviour(
         binding: the node's binding.
         finish: makes the node's result from the event and what the function returned.
         inline: run a plain function on the loop.
+        result_as: what its results are for: `value`, or `decision`.
 
     Raises:
         ConfigError: no such function, or it can't be called with one value, or it is a generator.
@@ -173,15 +180,7 @@ def user_behaviour(
         )
 
     def settled(event: Event, result: Any) -> Event | None:
-        if inspect.isgenerator(result) or inspect.iscoroutine(result) or inspect.isasyncgen(result):
-            if not inspect.isasyncgen(result):
-                result.close()
-            raise RunError(
-                f"{name!r} returned a {type(result).__name__.replace('_', ' ')}, not a value",
-                code="AF303",
-                hint=f"flat_map({name}) takes what yields; for what awaits, write async def",
-            )
-        return finish(event, result)
+        return finish(event, result_as(name, result))
 
     if user.awaits:
 
@@ -227,7 +226,7 @@ def bind_map(args: Args, binding: Binding) -> Behaviour:
 
 def bind_filter(args: Args, binding: Binding) -> Behaviour:
     """The behaviour of `filter`."""
-    return user_behaviour(args["function"], binding, _kept, inline=inlined(args))
+    return user_behaviour(args["function"], binding, _kept, inline=inlined(args), result_as=decision)
 
 
 def _kept(event: Event, result: Any) -> Event | None:
@@ -274,7 +273,7 @@ class _Each:
             yield event
 
     def _output(self, event: Event, result: Any) -> Event | None:
-        made = result_of(event, result)
+        made = result_of(event, value(self.user.name, result))
         if made is None:
             return None
         number = self._numbers.take(event.lineage)
@@ -302,6 +301,8 @@ def _items(user: UserFunction, result: Any) -> Iterable[Any]:
     """The items of what a function returned; none where that is None."""
     if result is None:
         return ()
+    if isinstance(result, Awaitable):
+        value(user.name, result)
     if isinstance(result, (str, bytes, Mapping)) or not isinstance(result, Iterable):
         raise RunError(
             f"{user.name!r} returned {type(result).__name__}; flat_map gives each item of a list or of what is yielded",

@@ -20,9 +20,10 @@ works ahead and whose outputs wait for them:
     safe.verdict -> act
 
 A check is a plain function, run in the node's threads (`inline=true`: on the loop, if it is cheap), or an `async def`;
-`retry`, `timeout` and `state` are for each check. One that raises fails its answer like any node's function, and what
-is held is dropped. What is left of an answer that broke off is checked, and leaves marked incomplete. What is no text
-is held with the text around it, and not looked at.
+`retry`, `timeout` and `state` are for each check. One that raises, or returns what decides nothing (a coroutine, as a
+lambda around an `async def` does), fails its answer like any node's function, and what is held is dropped. What is left
+of an answer that broke off is checked, and leaves marked incomplete. What is no text is held with the text around it,
+and not looked at.
 
 It holds at most `hold` events (1,024; twice a count) and `hold_bytes` of text. At the bound the answer that holds most
 is checked as it is, and the older half of it leaves.
@@ -31,7 +32,7 @@ is checked as it is, and the older half of it leaves.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
@@ -45,6 +46,7 @@ from aiflow_jupyter.operators.functions import inlined, user_function
 from aiflow_jupyter.operators.numbering import Recent
 from aiflow_jupyter.operators.segment import ByEnd, sentence_end, text_bytes
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
+from aiflow_jupyter.runtime.returned import decision
 
 MOST_HELD: Final = 1_024
 MOST_CONTEXT: Final = 1_000
@@ -316,11 +318,13 @@ def _checking(args: Args, binding: Binding) -> Behaviour:
         )
     submit = None if user.awaits or inlined(args) else binding.threads()
 
+    def said(event: Event, extras: Mapping[str, Any]) -> bool:
+        return bool(decision(name, user(event, extras)))
+
     async def check(event: Event, **extras: Any) -> bool:
-        if submit is not None:
-            return bool(await submit(user, event, extras))
-        result = user(event, extras)
-        return bool(await result if user.awaits else result)
+        if user.awaits:
+            return bool(decision(name, await user(event, extras)))
+        return said(event, extras) if submit is None else await submit(said, event, extras)
 
     return Behaviour("await", check, extras=user.extras)
 

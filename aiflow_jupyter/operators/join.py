@@ -37,6 +37,7 @@ from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
 from aiflow_jupyter.operators.functions import user_function
 from aiflow_jupyter.operators.numbering import Recent
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
+from aiflow_jupyter.runtime.returned import decision
 
 MOST_WAITING: Final = 64
 
@@ -281,7 +282,7 @@ def _by(by: str, binding: Binding) -> Callable[[Event], Hashable]:
             code="AF303",
             hint="have a map before it look up what it needs",
         )
-    return lambda event: cast("Hashable", user(event, {}))
+    return lambda event: cast("Hashable", decision(by, user(event, {})))
 
 
 def bind(args: Args, binding: Binding) -> Behaviour:

@@ -38,6 +38,7 @@ from aiflow_jupyter.operators.answers import Answers, Gathered
 from aiflow_jupyter.operators.functions import inlined, named, result_of
 from aiflow_jupyter.operators.segment import text_bytes
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
+from aiflow_jupyter.runtime.returned import value
 
 BUILT_IN: Final = ("join", "count", "last")
 MOST_ANSWERS: Final = 64
@@ -164,12 +165,13 @@ def _by_function(name: str, binding: Binding, most: int, *, inline: bool) -> Beh
         raise ConfigError(f"node {binding.node!r}: {name!r} yields; reduce takes a function that returns", code="AF303")
     takes = _taken(name, function, binding)
     if takes == 2:
-        return _in_pairs(_Last(binding, most), function, awaits=known.awaits, inline=inline)
+        return _in_pairs(_Last(binding, most), name, function, awaits=known.awaits, inline=inline)
     whole_events = any(get_args(each) == (Event,) for each in known.takes)
-    return _at_once(_List(binding, most, whole_events=whole_events), function, awaits=known.awaits, inline=inline)
+    reducer = _List(binding, most, whole_events=whole_events)
+    return _at_once(reducer, name, function, awaits=known.awaits, inline=inline)
 
 
-def _in_pairs(reducer: Answers, function: Callable[..., Any], *, awaits: bool, inline: bool) -> Behaviour:
+def _in_pairs(reducer: Answers, name: str, function: Callable[..., Any], *, awaits: bool, inline: bool) -> Behaviour:
     """A function that makes one value of two."""
 
     def taken(event: Event) -> Gathered | None:
@@ -183,12 +185,12 @@ def _in_pairs(reducer: Answers, function: Callable[..., Any], *, awaits: bool, i
 
     def pair(event: Event) -> None:
         if (gathered := taken(event)) is not None:
-            gathered.value = function(gathered.value, event.payload)
+            gathered.value = value(name, function(gathered.value, event.payload))
             reducer.count(gathered, event)
 
     async def pair_on_loop(event: Event) -> None:
         if (gathered := taken(event)) is not None:
-            gathered.value = await function(gathered.value, event.payload)
+            gathered.value = value(name, await function(gathered.value, event.payload))
             reducer.count(gathered, event)
 
     if awaits:
@@ -196,18 +198,18 @@ def _in_pairs(reducer: Answers, function: Callable[..., Any], *, awaits: bool, i
     return Behaviour("inline" if inline else "thread", pair, control=reducer.control, holds=reducer.holds)
 
 
-def _at_once(reducer: Answers, function: Callable[..., Any], *, awaits: bool, inline: bool) -> Behaviour:
+def _at_once(reducer: Answers, name: str, function: Callable[..., Any], *, awaits: bool, inline: bool) -> Behaviour:
     """A function of a list: where it does not run on the loop, what `control` lets go is sent to it as to a `map`'s."""
 
     def gather(event: Event) -> Event | None:
         if isinstance(event.payload, _All):
-            return _settled(event, function(list(event.payload)))
+            return _settled(event, value(name, function(list(event.payload))))
         _add(reducer, event)
         return None
 
     async def gather_on_loop(event: Event) -> Event | None:
         if isinstance(event.payload, _All):
-            return _settled(event, await function(list(event.payload)))
+            return _settled(event, value(name, await function(list(event.payload))))
         return gather(event)
 
     def settled(event: Event) -> Iterator[Event]:

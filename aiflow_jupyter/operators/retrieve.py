@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
@@ -39,6 +39,7 @@ from aiflow_jupyter.graph.builder import OperatorCall, call
 from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
 from aiflow_jupyter.operators.numbering import Numbers
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
+from aiflow_jupyter.runtime.returned import value
 
 DEFAULT_K: Final = 4
 
@@ -239,6 +240,8 @@ class _Retrieve:
         return self._ranked(query, self._search(query, self._k))
 
     def _ranked(self, query: str, found: Any) -> list[Retrieval]:
+        if isinstance(found, Awaitable):
+            value("the index", found)
         if isinstance(found, str | bytes | Mapping) or not hasattr(found, "__iter__"):
             raise RunError(
                 f"the index gave {type(found).__name__}, and not several documents", code="AF309", hint="return a list"

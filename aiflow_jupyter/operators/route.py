@@ -24,6 +24,7 @@ from aiflow_jupyter.graph.builder import OperatorCall, call
 from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
 from aiflow_jupyter.operators.functions import user_function
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
+from aiflow_jupyter.runtime.returned import decision
 
 _PORTS: Final[Mapping[str, tuple[str, ...]]] = {
     "phase": ("answer", "reasoning", "else"),
@@ -76,7 +77,7 @@ def bind(args: Args, binding: Binding) -> Behaviour:
         )
 
     def by_function(event: Event, **extras: Any) -> tuple[str, Event]:
-        return _named(user(event, extras), event, f"{by!r} returned 'error'")
+        return _named(decision(by, user(event, extras)), event, f"{by!r} returned 'error'")
 
     return Behaviour("inline", by_function, routes=True, extras=user.extras)
 

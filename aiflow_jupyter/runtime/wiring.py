@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.events import Event
+from aiflow_jupyter.graph import hints
 from aiflow_jupyter.graph.bounds import bounds
 from aiflow_jupyter.graph.shape import Shape
 from aiflow_jupyter.graph.signatures import OperatorSignature
@@ -21,6 +22,7 @@ from aiflow_jupyter.runtime.edges import Entrance, FeedbackEdge, TellingEntrance
 from aiflow_jupyter.runtime.guardian import Guardian, Owner, Receiver
 from aiflow_jupyter.runtime.inline import CUT_EVERY, InlineGuardian
 from aiflow_jupyter.runtime.partitioned import PartitionedGuardian
+from aiflow_jupyter.runtime.returned import decision
 from aiflow_jupyter.runtime.scheduler import Scheduler
 from aiflow_jupyter.runtime.speculation import speculate
 from aiflow_jupyter.runtime.state import in_turn, keep
@@ -197,7 +199,8 @@ class _Wiring:
                 code="AF205",
                 hint="define it in a cell before, then run again",
             )
-        return lambda event: cast("Hashable", function(event.payload))
+        name, whole = policy.key, hints.read(function).event
+        return lambda event: cast("Hashable", decision(name, function(event if whole else event.payload)))
 
     def _retried(self, node: str) -> None:
         self.guardians[node].retries += 1
