@@ -62,9 +62,20 @@ def words(error: BaseException) -> str:
     """What an exception says, cut to what anybody reads; safe for one whose own `__str__` fails."""
     try:
         said = str(error)
-    except Exception:  # noqa: BLE001 - a user's class
+    except BaseException:  # noqa: BLE001 - a user's class
         said = "(its message can't be shown)"
     return said[:500]
+
+
+def where_raised(error: BaseException) -> str:
+    """The last line of the user's own code that an exception came through; empty where there is none."""
+    step, found = error.__traceback__, ""
+    while step is not None:
+        code = step.tb_frame.f_code
+        if "aiflow_jupyter" not in code.co_filename:
+            found = f"in {code.co_name}, line {step.tb_lineno}"
+        step = step.tb_next
+    return found
 
 
 class GraphError(AiflowError):

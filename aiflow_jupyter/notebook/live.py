@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 FRAME_S = 1 / 30
 HELLO_TIMEOUT_S = 2.0
 TEXT_EVERY_S = 0.5
+MOST_SAID = 50
+"""The last answers of a run whose waiting or remarks a picture tells."""
 
 NO_VIEW = (
     "No live view answered. If no graph is drawn above: pip install aiflow-jupyter in the environment of the\n"
@@ -58,7 +60,7 @@ def _said(run: Run) -> str:
     if run.error is not None:
         return "\n".join(part for part in (run.error.message, run.error.hint) if part)
     live = run.state in ("ready", "running")
-    said = {f"{answer.node}: {answer.waiting if live else answer.remark}": None for answer in run.answers}
+    said = {f"{answer.node}: {answer.waiting if live else answer.remark}": None for answer in run.answers[-MOST_SAID:]}
     return "\n".join(words for words in said if not words.endswith(": "))
 
 

@@ -23,7 +23,7 @@ from collections import Counter, deque
 from typing import Any, Final, Protocol
 
 from aiflow_jupyter.errors import RunError
-from aiflow_jupyter.events import TEXT, Event
+from aiflow_jupyter.events import CONTROL, TEXT, Event
 from aiflow_jupyter.graph.policy import Policy
 
 CONTROL_STAMP: Final = -1
@@ -52,6 +52,11 @@ class _Gone:
 
     def resume(self) -> None:
         """Nobody waits."""
+
+
+MOST_CONTROLS: Final = 1_024
+"""Control events in a queue from which on whoever makes more of them, one for each event that fails or is dropped, has
+to wait: they take no place among the data, but they are not without bound."""
 
 
 def size_of(payload: Any) -> int:
@@ -157,7 +162,7 @@ class Admission:
                 return None
         while self.waiters or not self._fits(size):
             rule = self.policy.rule(event.kind)
-            if rule == "block":
+            if rule == "block" or self.exempt >= MOST_CONTROLS:
                 return False
             if rule == "conflate":
                 return None if self._conflate(event, size) else False
@@ -225,12 +230,18 @@ class Admission:
                 self._queue_control(skip(event, self.node))
         return together
 
-    def _let_in(self, now: int) -> None:
+    def _let_in(self, now: int) -> None:  # noqa: C901 - one loop, in one piece
         """Give the room that there is to the senders that have waited longest."""
         waiters, queue, size = self.waiters, self.queue, 0
         while waiters:
             event, sender = waiters[0]
-            if event.kind == "end":
+            if event.kind in CONTROL:
+                if event.kind != "end":
+                    if self.exempt >= MOST_CONTROLS:
+                        return
+                    sender.pending -= 1
+                    if not sender.pending:
+                        sender.resume()
                 waiters.popleft()
                 queue.append((event, CONTROL_STAMP))
                 self.exempt += 1

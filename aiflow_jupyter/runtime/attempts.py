@@ -122,7 +122,7 @@ class _Governor:
                     async with limit:
                         out = await call(event)
                 except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-                    failure = self._late(error, limit)
+                    failure = await self._known(error, limit)
                 await self._between(event, failure, attempt.retry_state.attempt_number)
                 with attempt:
                     if failure is not None:
@@ -131,7 +131,7 @@ class _Governor:
 
         return tried
 
-    def streamed(
+    def streamed(  # noqa: C901 - the way of one stream, in one piece
         self, call: Callable[[Event], AsyncGenerator[Event, None]]
     ) -> Callable[[Event], AsyncGenerator[Event, None]]:
         """An async generator function, tried until its first output, or restarted."""
@@ -155,10 +155,13 @@ class _Governor:
                             async with limit:
                                 out = await anext(stream, None)
                         except Exception as error:  # noqa: BLE001 - as above
-                            failure = self._late(error, limit)
+                            failure = await self._known(error, limit)
                             break
                         if left is not None:
                             left -= asyncio.get_running_loop().time() - started
+                            if left <= 0:  # one that never lets go of the loop can't be interrupted, but told
+                                failure = await self._known(TimeoutError(), None)
+                                break
                         if out is None:
                             break
                         last = out
@@ -206,13 +209,21 @@ class _Governor:
         if self.threads is not None:
             await self.threads.free()
 
-    def _late(self, error: Exception, limit: asyncio.Timeout) -> Exception:
-        if isinstance(error, TimeoutError) and limit.expired():
-            late = RunError(
-                f"node {self.node!r}: no result within {self.timeout:g} s",
-                code="AF610",
-                hint="raise timeout=, or look at what the call waits for",
-            )
-            late.__cause__ = error
-            return late
-        return error
+    async def _known(self, error: Exception, limit: asyncio.Timeout | None) -> Exception:
+        """The failure of a call, as it is told.
+
+        Where only one call may touch something at a time, a thread that timed out has returned by then.
+        """
+        if isinstance(error, StopAsyncIteration):  # would end the tries, and the event with them, without a word
+            return RuntimeError("the function raised StopAsyncIteration")
+        if not isinstance(error, TimeoutError) or not (limit is None or limit.expired()):
+            return error
+        if self.threads is not None and (self.policy.state != "stateless" or self.compensate is not None):
+            await self.threads.returned()
+        late = RunError(
+            f"node {self.node!r}: no result within {self.timeout:g} s",
+            code="AF610",
+            hint="raise timeout=, or look at what the call waits for",
+        )
+        late.__cause__ = error
+        return late

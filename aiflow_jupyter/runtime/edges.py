@@ -44,6 +44,10 @@ class Entrance:
         """See `Guardian.signal`."""
         self.guardian.signal(event if event.kind == "flush" else self._named(event))
 
+    def tell(self, event: Event, sender: Parked) -> None:
+        """See `Guardian.tell`."""
+        self.guardian.tell(self._named(event), sender)
+
     def forget(self, sender: Guardian) -> None:
         """See `Guardian.forget`."""
         self.guardian.forget(sender)
@@ -146,6 +150,9 @@ class FeedbackEdge:
         raise NotImplementedError
 
     def signal(self, event: Event) -> None:
+        """Control events go round no loop."""
+
+    def tell(self, event: Event, sender: Parked) -> None:
         """Control events go round no loop."""
 
     def forget(self, sender: Guardian) -> None:

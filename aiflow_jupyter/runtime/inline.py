@@ -157,7 +157,7 @@ class InlineGuardian(Guardian):
         """Go on from the ready list, not from the stack of the receiver."""
         self.scheduler.ready.append(self)
 
-    def _serve(self, event: Event, start: int) -> None:  # noqa: C901 - in one piece for its speed
+    def _serve(self, event: Event, start: int) -> None:  # noqa: C901, PLR0912 - in one piece for its speed
         scheduler = self.scheduler
         scheduler.current = self
         if not self.first_ns:
@@ -200,7 +200,9 @@ class InlineGuardian(Guardian):
         if self.holds is not None:
             self._note_kept()
         if self.skips:
-            self._pass(skip(event, self.node))
+            self._pass(skip(event, self.node), self)
+            if self.pending:
+                self._block(now)
 
     def _block(self, now: int) -> None:
         self._blocked_at = now
@@ -236,7 +238,7 @@ class InlineGuardian(Guardian):
                     self._note_kept()
                 return
             if out.kind in CONTROL:
-                self._pass(out)
+                self._pass(out, self)
                 self._report(out, now, self)
             else:
                 self._emit(out, now, self)
@@ -253,7 +255,7 @@ class InlineGuardian(Guardian):
             self._rest = self._passing(event)
             self._pump()
 
-    def _drain(self, now: int) -> None:  # noqa: C901 - in one piece for its speed
+    def _drain(self, now: int) -> None:  # noqa: C901, PLR0912 - in one piece for its speed
         """Serve what is queued, until it is empty, blocked, or the slice is over; `now` was read just before.
 
         See `admission` for when those that wait are let in; once nothing more is served here, it is at once.
@@ -266,6 +268,8 @@ class InlineGuardian(Guardian):
             event, stamp = queue.popleft()
             if stamp == CONTROL_STAMP:
                 self.exempt -= 1
+                if self.waiters:
+                    self._let_in(clock())
                 self._control(event)
             else:
                 if stamp < 0:

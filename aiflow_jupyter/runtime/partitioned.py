@@ -146,7 +146,7 @@ class PartitionedGuardian(WorkerGuardian):
         try:
             key = self._key(event)
             laid = self._laid.get(key)
-        except Exception:  # noqa: BLE001 - the call meets it again, as a failure in its place
+        except BaseException:  # noqa: BLE001 - the call meets it again, as a failure in its place
             key, laid = _NO_KEY, None
         taken = _Taken(ticket, event, stamp, key)
         if laid is not None:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from aiflow_jupyter.errors import AiflowError, CommandError, RunCancelled, RunError, words
+from aiflow_jupyter.errors import AiflowError, CommandError, RunCancelled, RunError, where_raised, words
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph.problems import nearest
 from aiflow_jupyter.graph.spec import GraphSpec
@@ -145,6 +145,7 @@ class Run:
         self._over = asyncio.Event()
         self._hung: list[str] = []
         self._stopped: set[str] = set()
+        self._first_token = 0
         self._timers: set[Timer] = set()
         self._operators = operators
         self._inner: list[Run] = []
@@ -214,7 +215,7 @@ class Run:
         """
         guardian = self.guardians.get(node)
         if guardian is None:
-            raise CommandError(f"no node is called {node!r}", code="AF806", hint=nearest(node, self.guardians))
+            raise CommandError(f"no node is called {node!r}", code="AF806", hint=nearest(str(node), self.guardians))
         kind_of(self.spec, node, value, self._operators)
         self._begin()
         if guardian.done or guardian.closed:
@@ -328,7 +329,7 @@ class Run:
             CommandError: no such node.
         """
         if node not in self.guardians:
-            raise CommandError(f"no node is called {node!r}", code="AF806", hint=nearest(node, self.guardians))
+            raise CommandError(f"no node is called {node!r}", code="AF806", hint=nearest(str(node), self.guardians))
         stopped: list[Guardian] = []
         if self.state == "running":
             self._scheduler.enter(self, self._scheduler.clock())
@@ -409,8 +410,9 @@ class Run:
             node_status(g, self.state, self._started, now, self._failed_node) for g in self.guardians.values()
         )
         message = self.error.message if self.error is not None else ""
-        first = min((answer.first for answer in self.answers if answer.first), default=0)
-        ttft = (first - self._started) / 1e9 if first and self._started else None
+        if not self._first_token:  # once there is one it stays, so that a long run is not searched again and again
+            self._first_token = min((answer.first for answer in self.answers if answer.first), default=0)
+        ttft = (self._first_token - self._started) / 1e9 if self._first_token and self._started else None
         warnings = tuple(self._warnings.values())
         return RunStatus(self.id, self.spec.name, self.state, self.elapsed_s, message, nodes, ttft, warnings)
 
@@ -433,7 +435,7 @@ class Run:
             cause = RunError(
                 f"node {guardian.node!r} failed on event {event.sequence}: {type(error).__name__}: {words(error)}",
                 code="AF603",
-                hint=_where(error),
+                hint=where_raised(error),
             )
         cause.node, cause.sequence = guardian.node, event.sequence
         cause.__cause__ = error
@@ -503,14 +505,3 @@ class Run:
 
 def _joined(values: list[Any]) -> str:
     return "".join(value for value in values if isinstance(value, str))
-
-
-def _where(error: BaseException) -> str:
-    """The last line of the user's own code that the error came through."""
-    step, found = error.__traceback__, ""
-    while step is not None:
-        code = step.tb_frame.f_code
-        if "aiflow_jupyter" not in code.co_filename:
-            found = f"in {code.co_name}, line {step.tb_lineno}"
-        step = step.tb_next
-    return found

@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from aiflow_jupyter.errors import words
+
 _Task = tuple[Callable[[], Any], asyncio.Future[Any]]
 
 
@@ -59,6 +61,12 @@ class NodeThreads:
     async def free(self) -> None:
         """Wait for a thread that is in no call; one whose result nobody waits for any more is in one all the same."""
         while len(self._calls) >= self._workers:
+            self._freed = self._freed or asyncio.Event()
+            await self._freed.wait()
+
+    async def returned(self) -> None:
+        """Wait until no call goes on that nobody waits for any more."""
+        while self.abandoned:
             self._freed = self._freed or asyncio.Event()
             await self._freed.wait()
 
@@ -151,4 +159,4 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
     elif isinstance(error, Exception) and not isinstance(error, StopIteration):
         future.set_exception(error)
     else:
-        future.set_exception(RuntimeError(f"the function raised {type(error).__name__}: {error}"))
+        future.set_exception(RuntimeError(f"the function raised {type(error).__name__}: {words(error)}"))

@@ -188,9 +188,16 @@ class WorkerGuardian(Guardian):
         elif len(self._tasks) < self.workers:
             self._waking = True
             self._spare -= 1
-            task = self.scheduler.loop.create_task(self._work(), name=f"aiflow:{self.node}")
+            task = self.scheduler.loop.create_task(self._safely(), name=f"aiflow:{self.node}")
             self._tasks.add(task)
             task.add_done_callback(self._worker_ended)
+
+    async def _safely(self) -> None:
+        """Work; what would end the whole loop is this node's failure."""
+        try:
+            await self._work()
+        except (SystemExit, KeyboardInterrupt) as error:
+            self.owner.failed(self, Event("error", source=self.node), error)
 
     def _worker_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -330,6 +337,9 @@ class WorkerGuardian(Guardian):
 
     async def _control(self, ticket: int, event: Event, worker: Worker) -> None:
         self.exempt -= 1
+        if self.waiters:
+            self._let_in(self.scheduler.clock())
+            self.scheduler.run_ready()
         if self._ordered:
             if self.queue:
                 self._wake()
@@ -503,7 +513,7 @@ class WorkerGuardian(Guardian):
         if scheduler.owner is not worker:
             scheduler.enter(worker, now)
         if out.kind in CONTROL:
-            self._pass(out)
+            self._pass(out, worker)
             self._report(out, now, worker)
         else:
             self._emit(out, now, worker)

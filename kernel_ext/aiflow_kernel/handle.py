@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import time
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -97,11 +97,11 @@ class RunHandle:
 
     def pause(self) -> None:
         """Serve nothing until `resume`."""
-        self._life.loop.call_soon_threadsafe(self._run.pause)
+        self._soon(self._run.pause)
 
     def resume(self) -> None:
         """Go on after `pause`."""
-        self._life.loop.call_soon_threadsafe(self._run.resume)
+        self._soon(self._run.resume)
 
     def bottleneck(self) -> Bottleneck | None:
         """The node that holds the others up, and what would help; None while none does."""
@@ -112,21 +112,29 @@ class RunHandle:
         """Nodes whose code runs on although nobody waits for it: threads that can't be killed."""
         return self._run.still_running
 
+    def _soon(self, what: Callable[[], None]) -> None:
+        if not self._life.alive:
+            raise RunError("the run is over: its host was stopped", code="AF605")
+        self._life.loop.call_soon_threadsafe(what)
+
     def _do(self, coroutine: Coroutine[Any, Any, None], timeout: float | None = None) -> None:
         """Have the loop do something, and wait for it."""
         if self._life.here:
             coroutine.close()
             raise RunError("code on the event loop can't wait for its own loop", code="AF604")
+        if not self._life.alive:
+            coroutine.close()
+            raise RunError("the run is over: its host was stopped", code="AF605")
         future = self._life.submit(coroutine)
         try:
             future.result(timeout)
-        except TimeoutError:
+        except BaseException:  # an interrupt too: what was not taken in then is not taken in later
             future.cancel()
             raise
 
     def cancel_soon(self) -> bool:
         """Ask the run to stop, and return at once; False if it is over."""
-        if self.done():
+        if self.done() and self._run.state not in ("ready", "running"):
             return False
         self._life.submit(self._run.cancel())
         return True
@@ -136,7 +144,8 @@ class RunHandle:
         return self._life.holder()
 
     def __await__(self) -> Generator[Any, None, Result]:
-        return asyncio.wrap_future(self.outcome).__await__()
+        # Whoever gives up waiting stops waiting, and nothing else.
+        return asyncio.shield(asyncio.wrap_future(self.outcome)).__await__()
 
     def __repr__(self) -> str:
         return f"<run {self.id} of {self.name}: {self._run.state}>"

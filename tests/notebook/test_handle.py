@@ -130,3 +130,39 @@ def test_code_on_the_loop_is_told_that_it_can_not_wait_for_its_loop(host):
     handle.close_inputs()
     handle.result(10)
     assert said == ["AF604"]
+
+
+def test_giving_up_an_await_leaves_the_run_as_it_is_and_it_can_still_be_cancelled(host):
+    let_go = threading.Event()
+    handle = started(host, flow_of(lambda n: let_go.wait(20) and n), 1, leave_open=True)
+
+    async def give_up():
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.ensure_future(wait()), 0.1)
+
+    async def wait():
+        return await handle
+
+    asyncio.run(give_up())
+    assert not handle.done()
+    assert handle.status().state == "running"
+    let_go.set()
+    assert handle.cancel()
+    assert handle.status().state == "cancelled"
+
+
+def test_a_handle_of_a_host_that_was_stopped_says_so(host):
+    handle = started(host, flow_of(lambda n: n), 1, leave_open=True)
+    host.stop()
+    for act in (handle.pause, handle.resume, handle.close_inputs, lambda: handle.offer("done", 1)):
+        with pytest.raises(RunError) as raised:
+            act()
+        assert raised.value.code == "AF605"
+
+
+def test_what_is_no_name_is_no_node(host):
+    handle = started(host, flow_of(lambda n: n), 1, leave_open=True)
+    for act in (lambda: handle.offer(5, 1), lambda: handle.stop(None)):
+        with pytest.raises(CommandError, match="no node is called"):
+            act()
+    handle.drain()
