@@ -41,6 +41,7 @@ class Behaviour:
         recalls: a data event that `control` yields is no output yet: it goes through `call` first, as `mode` says (what
             was gathered, for a user's function that must not hold the loop).
         routes: call (of `inline`) returns the port that the event leaves by, and the event.
+        waits: how many of its calls wait for another one of them, and so do nothing.
         close: releases what the node holds open, after its last event or at cancel; for `thread` in a thread, once
             every call has returned.
     """
@@ -53,6 +54,7 @@ class Behaviour:
     recalls: bool = False
     routes: bool = False
     governed: bool = False
+    waits: Callable[[], int] | None = None
     close: Callable[[], Awaitable[None] | None] | None = None
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -162,14 +162,32 @@ def in_turn(behaviour: Behaviour, policy: Policy) -> Behaviour:
         return behaviour
     lock = asyncio.Lock()
     call = behaviour.call
+    waiting = 0
+
+    @asynccontextmanager
+    async def alone() -> AsyncGenerator[None, None]:
+        nonlocal waiting
+        waiting += 1
+        try:
+            await lock.acquire()
+        finally:
+            waiting -= 1
+        try:
+            yield
+        finally:
+            lock.release()
 
     async def awaited(event: Event, **extras: Any) -> Any:
-        async with lock:
+        async with alone():
             return await call(event, **extras)
 
     async def streamed(event: Event, **extras: Any) -> AsyncGenerator[Event, None]:
-        async with lock, aclosing(call(event, **extras)) as stream:
+        async with alone(), aclosing(call(event, **extras)) as stream:
             async for out in stream:
                 yield out
 
-    return replace(behaviour, call=awaited if behaviour.mode == "await" else streamed)
+    return replace(
+        behaviour,
+        call=awaited if behaviour.mode == "await" else streamed,
+        waits=lambda: waiting if lock.locked() else 0,
+    )

@@ -123,7 +123,8 @@ class WorkerGuardian(Guardian):
         if self._refilling:
             return True
         alive = sum(not task.done() for task in self._tasks)
-        return alive > len(self._idle) + len(self._turns) + sum(worker.pending > 0 for worker in self._crew)
+        waits = self.behaviour.waits() if self.behaviour.waits is not None else 0
+        return alive > len(self._idle) + len(self._turns) + sum(worker.pending > 0 for worker in self._crew) + waits
 
     def push(self, event: Event, now: int) -> bool:
         """Queue an event, and see that a worker looks at it."""
