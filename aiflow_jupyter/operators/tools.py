@@ -17,9 +17,9 @@ edge leads to, asks on when it has all of them. So the edge's `limit` has to hol
 fragment passes by.
 
 What goes wrong with a call is a result too, marked failed, that tells the model: JSON that is none, arguments that do
-not fit, a function that there is not, an exception, a time limit. The policy holds for each call by itself: `timeout`,
-`retry`, `state`; a parameter `idempotency_key` gets a text of the answer and the call's place in it, which stays the
-same however often anything is tried, while the ids that servers give to calls may not.
+not fit, a function that there is not, an exception, a time limit, an iterator instead of a list. The policy holds for
+each call by itself: `timeout`, `retry`, `state`; a parameter `idempotency_key` gets a text of the answer and the call's
+place in it, which stays the same however often anything is tried, while the ids that servers give to calls may not.
 
 An answer that broke off, was retracted or has no `finish` has no calls made. A result that is longer than `hold_bytes`
 is cut, and says so. At most `hold` calls (64) are put together at once, which is AF620 beyond, with at most
@@ -29,21 +29,19 @@ is cut, and says so. At most `hold` calls (64) are put together at once, which i
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import AsyncGenerator, Callable, Iterator
-from functools import partial
 from typing import Any, Final
-
-from pydantic_core import to_json
 
 from aiflow_jupyter.errors import AiflowError, RunError, words
 from aiflow_jupyter.events import Event, ToolCall, ToolFragment, ToolResult, descends
 from aiflow_jupyter.graph.builder import OperatorCall, call
 from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
 from aiflow_jupyter.operators.calls import Assembly, SaidCall
+from aiflow_jupyter.operators.json_text import json_text
 from aiflow_jupyter.operators.numbering import Recent
 from aiflow_jupyter.operators.schema import WrongArgumentsError, tools_of
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
+from aiflow_jupyter.runtime.returned import whole
 
 MOST_CALLS: Final = 64
 
@@ -209,7 +207,7 @@ class _Tools:
         one = Event("tool_call", payload, event.conversation, self._node, place, event.time, event.lineage, event.meta)
         try:
             async with self._slots:
-                return ToolResult(said.id, said.name, self._text(await self._tried(one)))
+                return ToolResult(said.id, said.name, await self._tried(one))
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -221,25 +219,23 @@ class _Tools:
             wrong = f"{type(error).__name__}: {words(error)}"
         return ToolResult(said.id, said.name, f"Error: {wrong}", failed=True)
 
-    async def _once(self, event: Event, **extras: Any) -> Any:
-        """Call a function once."""
+    async def _once(self, event: Event, **extras: Any) -> str:
+        """Call a function once, and write down what it returned where it ran."""
         tool = self._known[event.payload.name]
         given = event.payload.arguments | {name: extras[name] for name in tool.extras}
         if tool.awaits:
-            return await tool.function(**given)
-        result = await self._submit(partial(tool.function, **given))
-        if inspect.isawaitable(result) or inspect.isgenerator(result):
-            if not inspect.isasyncgen(result):
-                getattr(result, "close", lambda: None)()
-            raise RunError(f"{tool.name!r} returned a {type(result).__name__}, not a value")
-        return result
+            return self._text(tool.name, await tool.function(**given))
+        text: str = await self._submit(lambda: self._text(tool.name, tool.function(**given)))
+        return text
 
-    def _text(self, result: Any) -> str:
+    def _text(self, name: str, result: Any) -> str:
         """A function's result as the model is told it."""
-        said = result if isinstance(result, str) else to_json(result, fallback=str, inf_nan_mode="strings").decode()
-        if len(said) > self._hold_bytes:
-            return f"{said[: self._hold_bytes]}\n[cut here: {len(said) - self._hold_bytes:,} more characters]"
-        return said
+        result = whole(name, result)
+        if not isinstance(result, str):
+            return json_text(result, self._hold_bytes)
+        if len(result) > self._hold_bytes:
+            return f"{result[: self._hold_bytes]}\n[cut here: {len(result) - self._hold_bytes:,} more characters]"
+        return result
 
 
 def bind(args: Args, binding: Binding) -> Behaviour:

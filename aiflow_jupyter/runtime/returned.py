@@ -19,6 +19,9 @@ T = TypeVar("T")
 
 _ORDINARY: Final = frozenset({str, int, float, bool, NoneType, list, dict, tuple, bytes})
 _UNFINISHED: Final = (Awaitable, AsyncIterator, Generator)
+_GIVING: Final = (Iterator, AsyncIterator)
+_AWAIT: Final = "what awaits has to be an async def itself; a lambda or a plain wrapper around one is none"
+_LIST: Final = "return a list; flat_map takes what yields"
 _ALWAYS_TRUE: Final = (Iterator, Future, FunctionType, MethodType, BuiltinFunctionType)
 
 
@@ -33,6 +36,16 @@ def value(name: str, returned: T) -> T:
         RunError: it is a coroutine, another awaitable, or a generator.
     """
     _refuse(name, returned.payload if isinstance(returned, Event) else returned, _UNFINISHED)
+    return returned
+
+
+def whole(name: str, returned: T) -> T:
+    """What a function returned, as a value that can be written down.
+
+    Raises:
+        RunError: as `value`; also for an iterator, which may have no end.
+    """
+    _refuse(name, returned, (*_UNFINISHED, Iterator))
     return returned
 
 
@@ -55,6 +68,5 @@ def _refuse(name: str, returned: Any, kinds: tuple[type, ...]) -> None:
     raise RunError(
         f"{name!r} returned a {type(returned).__name__.replace('_', ' ')}, not a value",
         code="AF303",
-        hint="what awaits is to be an async def itself (a lambda or wrapper around one is not); flat_map takes what "
-        "yields",
+        hint=_AWAIT if isinstance(returned, Awaitable) else _LIST if isinstance(returned, _GIVING) else "",
     )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 from collections import Counter
+from collections.abc import Mapping
+from datetime import date
 
 import pytest
 import virtual
@@ -16,6 +19,7 @@ from stage import END, Node, Replies, build, error, finish, tell, token, told
 from aiflow_jupyter.errors import ConfigError, RunCancelled, RunError
 from aiflow_jupyter.events import Event, ToolFragment, ToolResult
 from aiflow_jupyter.operators.calls import Assembly
+from aiflow_jupyter.operators.retrieve import Passages
 
 LOOP = """
 ask  = generate(tools=({names})) {ask}
@@ -579,3 +583,88 @@ async def test_plain_functions_run_in_the_nodes_threads():
     result = await run.run("go")
     assert result["x"] == "plain=plain 1;wrong=Error: 'wrong' returned a coroutine, not a value;"
     assert names == {"aiflow:act"}
+
+
+# -- what a function returns
+
+
+def holding_itself():
+    found = []
+    found.append(found)
+    return found
+
+
+def calling_f():
+    return fragment(0, "a", "f", '{"n": 1}')
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (itertools.count, "returned a count, not a value"),
+        (lambda: map(str, itertools.count()), "returned a map, not a value"),
+        (lambda: (n for n in "ab"), "returned a generator, not a value"),
+        (lambda: [1, {"n": itertools.count()}], "holds a count, which is no value"),
+        (lambda: Passages("q", iter([])), "holds a list_iterator"),
+        (holding_itself, "holds itself"),
+        (lambda: asyncio.sleep(0), "returned a coroutine, not a value"),
+    ],
+)
+def test_what_has_no_end_is_told_as_a_failure_and_written_no_further(returned, said, awaits):
+    async def later(n: int) -> object:
+        return returned()
+
+    (result,) = results(node(f=later if awaits else lambda n: returned()).put(calling_f(), finish()))
+    assert result.failed
+    assert said in result.content
+
+
+def test_a_long_value_is_written_only_as_far_as_it_is_told():
+    seen = []
+
+    class Endless(Mapping):
+        def __getitem__(self, key):
+            seen.append(key)
+            return float("nan")
+
+        def __iter__(self):
+            return itertools.count()
+
+        def __len__(self):
+            return 1
+
+    (result,) = results(node({"hold_bytes": 40}, f=lambda n: Endless()).put(calling_f(), finish()))
+    assert result.content == '{"0":"NaN","1":"NaN","2":"NaN","3":"NaN"\n[cut here: there is more]'
+    assert len(seen) <= 6
+
+
+def test_values_are_told_as_json():
+    given = {"a": (1, 2.5, None), (1, 2): {"\ud83d"}, "when": date(2026, 1, 2), "what": Passages("q", []), "x": object}
+    (result,) = results(node(f=lambda n: given).put(calling_f(), finish()))
+    assert json.loads(result.content) == {
+        "a": [1, 2.5, None],
+        "(1, 2)": ["\ufffd"],
+        "when": "2026-01-02",
+        "what": {"query": "q", "passages": []},
+        "x": str(object),
+    }
+
+
+async def test_a_value_is_written_in_the_nodes_thread():
+    threads = []
+
+    class Slow:
+        def __str__(self):
+            threads.append(threading.current_thread().name)
+            return "slow"
+
+    def f(n: int) -> object:
+        return Slow()
+
+    def reply(request):
+        return ["done"] if len(request.messages) > 1 else [calling("f", '{"n": 1}')]
+
+    run = build(asyncio.get_running_loop(), loop("f"), Replies(reply), f=f)
+    assert (await run.run("go"))["x"] == "done"
+    assert threads == ["aiflow:act"]
