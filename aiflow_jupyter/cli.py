@@ -315,6 +315,18 @@ def bench_dual_channel(*, as_json: bool, rounds: int, quick: bool) -> None:
     click.echo(json.dumps(figures) if as_json else "\n".join(dual_channel.table(figures)))
 
 
+@bench.command(name="judge")
+@click.option("--data", type=click.Path(path_type=Path), required=True, help="Lines with `text` and `ground_truth`.")
+@click.option("--judge", "name", default="classifier", help="classifier, rules, fixed or llm.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def bench_judge(*, data: Path, name: str, as_json: bool) -> None:
+    """How well a judge rates queries that somebody else labelled."""
+    from aiflow_jupyter.bench import judge
+
+    report = judge.measure(data, name)
+    click.echo(json.dumps(report) if as_json else "\n".join(judge.table(report)))
+
+
 def _tell(text: str) -> None:
     click.echo(text, err=True)
 
