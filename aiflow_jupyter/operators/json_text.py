@@ -18,7 +18,7 @@ def json_text(value: Any, most: int) -> str:
     """A value as JSON, cut behind `most` characters, and told so where it is; what JSON does not know is its `str`.
 
     Raises:
-        RunError: there is an iterator or an awaitable in it, or it is nested deeper than `MOST_DEPTH`, as what holds itself is.
+        RunError: an iterator or an awaitable is in it, or it is nested deeper than `MOST_DEPTH`, as what holds itself.
     """
     written: list[str] = []
     size = 0

@@ -8,6 +8,10 @@ A function with a parameter named `state` is given a dict there. Whose it is say
     transactional  a copy of the node's one dict, one call at a time: what the call changed and what it gave become
                    visible together once it has succeeded, and not at all where it failed
 
+A transaction's state is copied as its call commits it, in a thread of the node's, so that it holds nobody up; on the
+loop only where it is small (`SMALL` items), or where the call runs there itself (`inline=true`), and it has to be small.
+What can't be copied, such as a lock or an open file, fails the call that put it there, with AF615.
+
 State lives in memory as long as its run.
 """
 
@@ -15,22 +19,35 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from aiflow_jupyter.errors import RunError
+from aiflow_jupyter.errors import RunError, words
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph.bounds import MOST_TOGETHER
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.runtime.behaviour import Behaviour
+from aiflow_jupyter.runtime.threads import NodeThreads
 
 State = dict[Any, Any]
 
+SMALL: Final = 1_000
+"""Items in all the containers of a state that is copied on the loop."""
 
-def keep(behaviour: Behaviour, node: str, policy: Policy, key: Callable[[Event], Hashable] | None) -> Behaviour:
+
+def keep(
+    behaviour: Behaviour,
+    node: str,
+    policy: Policy,
+    key: Callable[[Event], Hashable] | None,
+    threads: Callable[[], NodeThreads],
+    *,
+    threaded: bool,
+) -> Behaviour:
     """A behaviour whose calls have the state that the policy declares; itself where they take none.
 
     `in_turn` sees that they come one at a time.
@@ -40,6 +57,8 @@ def keep(behaviour: Behaviour, node: str, policy: Policy, key: Callable[[Event],
         node: names errors.
         policy: the node's policy.
         key: gives an event's key, for `partitioned`.
+        threads: gives the node's threads, which are made for it where there are none yet.
+        threaded: the calls run in them.
     """
     takes = "state" in behaviour.extras
     if not takes and policy.state not in ("serialized", "transactional"):
@@ -47,7 +66,8 @@ def keep(behaviour: Behaviour, node: str, policy: Policy, key: Callable[[Event],
     behaviour = replace(behaviour, extras=behaviour.extras - {"state"})
     if policy.state == "partitioned" and key is not None:
         return replace(behaviour, call=_by_key(behaviour, node, policy.keys, key))
-    return replace(behaviour, call=_shared(behaviour, node, policy, takes=takes))
+    transaction = _Transaction(node, policy, threads, takes=takes, threaded=threaded)
+    return replace(behaviour, call=_shared(behaviour, transaction))
 
 
 def _by_key(behaviour: Behaviour, node: str, most: int, key: Callable[[Event], Hashable]) -> Callable[..., Any]:
@@ -72,25 +92,70 @@ def _by_key(behaviour: Behaviour, node: str, most: int, key: Callable[[Event], H
 
 
 class _Transaction:
-    """The state of a node, and how one call at a time uses it."""
+    """The state of a node, and how one call at a time uses it; `_next` is the copy for the next call, once made."""
 
-    def __init__(self, node: str, policy: Policy, *, takes: bool) -> None:
+    def __init__(
+        self, node: str, policy: Policy, threads: Callable[[], NodeThreads], *, takes: bool, threaded: bool
+    ) -> None:
         self.node = node
         self.most = policy.hold or MOST_TOGETHER
         self.transactional = policy.state == "transactional"
         self.takes = takes
         self.state: State = {}
+        self._next: State | None = None
+        self._threads = threads
+        self._threaded = threaded
 
-    def extras(self) -> dict[str, State]:
+    @property
+    def copies(self) -> bool:
+        """Whether calls work on copies."""
+        return self.takes and self.transactional
+
+    async def begin(self, event: Event) -> dict[str, State]:
         """What a call gets: the state, or a copy of it."""
-        if not self.takes:
-            return {}
-        return {"state": copy.deepcopy(self.state) if self.transactional else self.state}
+        if self.copies and self._next is None:
+            self._next = await self._copied(self.state, event)
+        return self.begin_here(event)
 
-    def commit(self, extras: dict[str, State]) -> None:
-        """The call has succeeded: what it changed is the state from now on."""
-        if self.takes and self.transactional:
-            self.state = extras["state"]
+    def begin_here(self, event: Event) -> dict[str, State]:
+        """The same, copied on the loop."""
+        if not self.copies:
+            return {"state": self.state} if self.takes else {}
+        own, self._next = self._next, None
+        return {"state": self._copy(self.state, event) if own is None else own}
+
+    async def commit(self, own: dict[str, State], event: Event) -> None:
+        """The call has succeeded: what it changed is the state from now on.
+
+        Raises:
+            RunError: it can't be copied for the next call; the state stays as it was.
+        """
+        if self.copies:
+            self._next = await self._copied(own["state"], event)
+            self.state = own["state"]
+
+    def commit_here(self, own: dict[str, State], event: Event) -> None:
+        """The same, copied on the loop."""
+        if self.copies:
+            self._next = self._copy(own["state"], event)
+            self.state = own["state"]
+
+    async def _copied(self, state: State, event: Event) -> State:
+        if not self._threaded and _small(state):
+            return self._copy(state, event)
+        copied: State = await self._threads().submit(self._copy, state, event)
+        return copied
+
+    def _copy(self, state: State, event: Event) -> State:
+        try:
+            return copy.deepcopy(state)
+        except Exception as error:
+            raise RunError(
+                f"node {self.node!r}: `state`, as the call for event {event.sequence} left it, can't be copied: "
+                f"{type(error).__name__}: {words(error)}",
+                code="AF615",
+                hint="keep data in it; no lock, open file, connection or generator",
+            ) from error
 
     def room(self, outputs: list[Event]) -> None:
         """See that one more output may be kept until the call is over."""
@@ -102,8 +167,22 @@ class _Transaction:
             )
 
 
-def _shared(behaviour: Behaviour, node: str, policy: Policy, *, takes: bool) -> Callable[..., Any]:
-    transaction = _Transaction(node, policy, takes=takes)
+def _small(state: State) -> bool:
+    """Whether all that is in a state, as far as its containers tell, are at most `SMALL` items."""
+    waiting: list[Any] = [state]
+    seen = 0
+    while waiting:
+        each = waiting.pop()
+        inner = each.values() if isinstance(each, dict) else each
+        if isinstance(each, dict | list | tuple | set | frozenset | deque):
+            seen += len(each)
+            if seen > SMALL:
+                return False
+            waiting += inner
+    return True
+
+
+def _shared(behaviour: Behaviour, transaction: _Transaction) -> Callable[..., Any]:
     call = behaviour.call
     if behaviour.mode == "inline":
         return partial(_inline, call, transaction)
@@ -113,14 +192,14 @@ def _shared(behaviour: Behaviour, node: str, policy: Policy, *, takes: bool) -> 
 
 
 def _inline(call: Callable[..., Any], transaction: _Transaction, event: Event, **extras: Any) -> Any:
-    own = transaction.extras()
+    own = transaction.begin_here(event)
     out = call(event, **own, **extras)
-    transaction.commit(own)
+    transaction.commit_here(own, event)
     return out
 
 
 def _iterate(call: Callable[..., Any], transaction: _Transaction, event: Event, **extras: Any) -> Iterator[Event]:
-    own = transaction.extras()
+    own = transaction.begin_here(event)
     if not transaction.transactional:
         yield from call(event, **own, **extras)
         return
@@ -128,21 +207,21 @@ def _iterate(call: Callable[..., Any], transaction: _Transaction, event: Event, 
     for out in call(event, **own, **extras):
         transaction.room(outputs)
         outputs.append(out)
-    transaction.commit(own)
+    transaction.commit_here(own, event)
     yield from outputs
 
 
 async def _await(call: Callable[..., Any], transaction: _Transaction, event: Event, **extras: Any) -> Any:
-    own = transaction.extras()
+    own = await transaction.begin(event)
     out = await call(event, **own, **extras)
-    transaction.commit(own)
+    await transaction.commit(own, event)
     return out
 
 
 async def _stream(
     call: Callable[..., Any], transaction: _Transaction, event: Event, **extras: Any
 ) -> AsyncGenerator[Event, None]:
-    own = transaction.extras()
+    own = await transaction.begin(event)
     outputs: list[Event] = []
     async with aclosing(call(event, **own, **extras)) as stream:
         async for out in stream:
@@ -151,7 +230,7 @@ async def _stream(
                 continue
             transaction.room(outputs)
             outputs.append(out)
-    transaction.commit(own)
+    await transaction.commit(own, event)
     for out in outputs:
         yield out
 

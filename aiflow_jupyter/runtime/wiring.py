@@ -167,11 +167,12 @@ class _Wiring:
     def _governed(self, node: str, behaviour: Behaviour) -> Behaviour:
         """A behaviour whose plain functions run in the node's threads, with the state and the tries of its policy."""
         policy = self.spec.nodes[node].policy
-        if behaviour.mode in ("thread", "thread_iterate"):
+        threaded = behaviour.mode in ("thread", "thread_iterate")
+        if threaded:
             behaviour = _threaded(behaviour, self._threads(node))
         elif policy.compensate is not None:
             self._threads(node)
-        behaviour = keep(behaviour, node, policy, self._key(node))
+        behaviour = keep(behaviour, node, policy, self._key(node), partial(self._threads, node), threaded=threaded)
         behaviour = govern(
             behaviour,
             node,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -208,3 +209,74 @@ def test_missing_key_function_is_told_before_the_run():
         assert not isinstance(raised.value, RunError)
 
     virtual.run(story)
+
+
+# -- what is copied for a transaction
+
+
+class Where:
+    """Notes in which thread it is copied."""
+
+    def __init__(self, seen):
+        self.seen = seen
+
+    def __deepcopy__(self, memo):
+        self.seen.append(threading.current_thread().name)
+        return Where(self.seen)
+
+
+@pytest.mark.parametrize("mode", ["thread", "thread_iterate", "await", "stream", "inline", "iterate"])
+@pytest.mark.parametrize("items", [10, 10_000])
+async def test_state_is_copied_in_a_thread_unless_it_is_small_or_the_call_is_inline(mode, items):
+    copied = []
+
+    def work(event: Event, state):
+        state["all"] = [Where(copied), *range(items)]
+        return event
+
+    def call(event: Event, *, state) -> Event:
+        return work(event, state)
+
+    def steps(event: Event, *, state):
+        yield work(event, state)
+
+    async def awaited(event: Event, *, state) -> Event:
+        return work(event, state)
+
+    async def stream(event: Event, *, state) -> AsyncIterator[Event]:
+        yield work(event, state)
+
+    calls = {"thread": call, "inline": call, "await": awaited, "stream": stream}
+    run, seen, _ = stateful(
+        asyncio.get_running_loop(), calls.get(mode, steps), {"state": "transactional"}, mode=mode, count=3
+    )
+    await run.run("go")
+    assert seen.data == [0, 1, 2]
+    inline = mode in ("inline", "iterate") or (mode in ("await", "stream") and items == 10)
+    assert set(copied) == {threading.current_thread().name if inline else "aiflow:work"}
+    assert len(copied) == 3
+
+
+@pytest.mark.parametrize("mode", ["thread", "await", "inline"])
+async def test_what_can_not_be_copied_fails_the_call_that_put_it_there(mode):
+    def call(event: Event, *, state) -> Event:
+        state["sum"] = state.get("sum", 0) + event.payload
+        if event.payload == 2:
+            state["lock"] = threading.Lock()
+        return event.derive(state["sum"])
+
+    async def awaited(event: Event, *, state) -> Event:
+        return call(event, state=state)
+
+    run, seen, failures = stateful(
+        asyncio.get_running_loop(),
+        awaited if mode == "await" else call,
+        {"state": "transactional"},
+        mode=mode,
+        count=5,
+    )
+    await run.run("go")
+    assert seen.data == [0, 1, 4, 8]
+    (failure,) = failures.data
+    assert (failure.sequence, failure.error.code) == (2, "AF615")
+    assert "node 'work': `state`, as the call for event 2 left it, can't be copied: TypeError" in str(failure.error)
