@@ -9,7 +9,7 @@ A function with a parameter named `state` is given a dict there. Whose it is say
                    visible together once it has succeeded, and not at all where it failed
 
 A transaction's state is copied as its call commits it, in a thread of the node's, so that it holds nobody up; on the
-loop only where it is small (`SMALL` items), or where the call runs there itself (`inline=true`), and it has to be small.
+loop only where it is small (`SMALL` items), or where the call runs there itself (`inline=true`): keep it small there.
 What can't be copied, such as a lock or an open file, fails the call that put it there, with AF615.
 
 State lives in memory as long as its run.

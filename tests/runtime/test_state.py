@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from aiflow_jupyter.errors import RunError
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.runtime.behaviour import Behaviour
+from aiflow_jupyter.runtime.scheduler import Scheduler
 
 STATE = frozenset({"state"})
 
@@ -28,7 +29,8 @@ def stateful(loop, call, policy, *, mode="await", count=10, functions=None):
         "failures": failures.behaviour(),
     }
     edges = [("src", "work"), ("work", "sink"), ("work", "failures", "error")]
-    return make_run(loop, behaviours, edges, {"work": policy}, functions=functions), seen, failures
+    scheduler = None if hasattr(loop, "clock") else Scheduler(loop)
+    return make_run(loop, behaviours, edges, {"work": policy}, functions=functions, scheduler=scheduler), seen, failures
 
 
 async def count_up(event: Event, *, state) -> Event:
