@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import os
+from pathlib import Path
 
 import pytest
 from stage import Node, build, token, told
 
-from aiflow_jupyter.errors import RunError
-from aiflow_jupyter.events import Event
+from aiflow_jupyter.errors import ConfigError, RunError
+from aiflow_jupyter.events import Event, Retrieval, ToolFragment, ToolResult, Usage
+from aiflow_jupyter.operators.sink import MOST_SHOWN
 
 
 async def test_jsonl_sink_writes_one_object_for_each_event_whatever_its_workers(tmp_path):
@@ -118,3 +122,108 @@ async def test_a_file_is_told_of_what_is_void_in_a_run(tmp_path):
     await run.wait()
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     assert [(row["kind"], row["lineage"]) for row in rows] == [("value", "0"), ("retract", "0"), ("value", "1")]
+
+
+# -- files
+
+
+def read_strictly(path):
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in path.read_text("utf-8").splitlines()]
+
+
+def test_every_line_of_a_file_is_json_by_its_standard(tmp_path):
+    path = tmp_path / "out.jsonl"
+    node = Node("sink", jsonl=str(path))
+    endless = float("inf")
+    value = {"n": [float("nan"), (endless,)], -endless: Retrieval("\ud83d", score=float("nan")), "f": 1.5}
+    node.put(token("half \ud83d"), token("\ud83d\ude00", 1), Event("value", value))
+    node.behaviour.close()
+    half, whole, numbers = (row["payload"] for row in read_strictly(path))
+    assert (half, whole) == ("half \ufffd", "\U0001f600")
+    assert numbers["n"] == ["NaN", ["Infinity"]]
+    assert (numbers["-Infinity"]["text"], numbers["-Infinity"]["score"], numbers["f"]) == ("\ufffd", "NaN", 1.5)
+
+
+def test_a_value_that_holds_itself_is_a_failure_and_the_file_goes_on(tmp_path):
+    path = tmp_path / "out.jsonl"
+    node = Node("sink", jsonl=str(path))
+    itself = {}
+    itself["itself"] = itself
+    with pytest.raises(ValueError, match="Circular"):
+        node.put(Event("value", itself))
+    node.put(token("a"))
+    node.behaviour.close()
+    assert [row["payload"] for row in read_strictly(path)] == ["a"]
+
+
+def test_what_is_no_place_for_lines_is_refused_by_name(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path, why in (
+        (pipe, "it is a pipe"),
+        (tmp_path, "Is a directory"),
+        (tmp_path / "x\0y", "null byte"),
+        (tmp_path / ("x" * 5000), "File name too long"),
+    ):
+        with pytest.raises(ConfigError, match=why) as raised:
+            Node("sink", jsonl=str(path)).put(token("a"))
+        assert raised.value.code == "AF730"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+async def test_a_disk_that_is_full_fails_the_event_and_nothing_is_raised_into_the_void():
+    unheard = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, context: unheard.append(context))
+    with pytest.raises(RunError, match="No space left") as raised:
+        await build(loop, 'out = sink(jsonl="/dev/full")').run("x")
+    assert (raised.value.code, raised.value.node) == ("AF730", "out")
+    await asyncio.sleep(0.05)
+    gc.collect()
+    assert unheard == []
+
+
+def test_a_file_has_the_permissions_of_the_umask(tmp_path):
+    path = tmp_path / "out.jsonl"
+    before = os.umask(0o027)
+    try:
+        node = Node("sink", jsonl=str(path))
+        node.put(token("a"))
+        node.behaviour.close()
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+# -- the display
+
+
+def test_values_are_displayed_as_json_and_results_as_their_text():
+    shown = []
+    node = Node("sink", display=True, show=shown.append)
+    for kind, payload in (
+        ("token", "Look:"),
+        ("value", {"a": [1, None]}),
+        ("value", 7),
+        ("retrieval", Retrieval("a passage")),
+        ("tool_result", ToolResult("c", "f", "sunny")),
+        ("value", "text"),
+        ("tool_fragment", ToolFragment(0, "c", "f", "{")),
+        ("usage", Usage()),
+        ("value", None),
+    ):
+        node.put(Event(kind, payload, lineage="0/0.ask"))
+    assert "".join(event.payload for event in shown) == (
+        'Look:\n\n```json\n{"a":[1,null]}\n```\n\n7\n\na passage\n\nsunny\n\ntext'
+    )
+    assert {event.lineage for event in shown} == {"0/0.ask"}
+
+
+def test_what_is_displayed_of_a_value_is_bounded():
+    shown = []
+    Node("sink", display=True, show=shown.append).put(Event("value", {"a": ["x" * 100_000] * 1000}))
+    assert len(shown[0].payload) < MOST_SHOWN + 100
+    assert "[cut here" in shown[0].payload
