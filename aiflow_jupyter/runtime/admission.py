@@ -7,10 +7,10 @@ came back over a feedback edge. An event that finds no room is treated by the ru
     drop_newest  it is discarded                      drop_oldest  the oldest that may be dropped is discarded for it
     error        it is a failure of the node          conflate     its text is put behind that of the last one waiting
 
-A lone sender that waits is let in when the queue is half empty, so that it goes on for half a queue at a time and not
-for one event: to park and go on costs as much as two hops. With several, or where anything but `block` may happen, each
-place goes at once to whoever waits longest. Whatever the queue, nobody waits for room that there is once the node has
-stopped serving, or the loop has turned.
+A lone sender that waits is let in when a quarter of the queue is left, so that it goes on for most of a queue at a time
+and not for one event: to park and go on costs as much as two hops. With several, or where anything but `block` may
+happen, each place goes at once to whoever waits longest. Nobody waits for room that there is once the node has stopped
+serving, or the loop has turned.
 
 Control events and tool results are never dropped. What is dropped between a split and a join leaves a `skip` in its
 place, so that its partner does not wait for it.

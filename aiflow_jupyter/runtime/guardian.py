@@ -322,6 +322,7 @@ class Guardian(Admission):
             event, nodes = out, self.ports.get("", ())
         if not nodes:
             self.unrouted += 1
+            return
         clock = self.scheduler.clock
         for receiver in nodes:
             if not receiver.push(event, now):

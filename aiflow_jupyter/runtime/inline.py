@@ -91,8 +91,7 @@ class InlineGuardian(Guardian):
                 self.start()
             return True
         self.busy = True
-        self._serve(event, now)
-        if not self.pending and self._rest is None:
+        if self._serve(event, now):
             if self.queue:
                 self._drain(self.scheduler.clock())
             else:
@@ -110,8 +109,7 @@ class InlineGuardian(Guardian):
             self.start()
             return
         self.busy = True
-        self._control(event)
-        if not self.pending and self._rest is None:
+        if self._control(event):
             self._drain(self.scheduler.clock())
 
     def start(self) -> None:
@@ -157,7 +155,8 @@ class InlineGuardian(Guardian):
         """Go on from the ready list, not from the stack of the receiver."""
         self.scheduler.ready.append(self)
 
-    def _serve(self, event: Event, start: int) -> None:  # noqa: C901, PLR0912 - in one piece for its speed
+    def _serve(self, event: Event, start: int) -> bool:  # noqa: C901, PLR0911, PLR0912 - in one piece for its speed
+        """Call the function; True when nothing of it is left to be done."""
         scheduler = self.scheduler
         scheduler.current = self
         if not self.first_ns:
@@ -170,21 +169,21 @@ class InlineGuardian(Guardian):
             self._serving = True
             self._took = 0
             self._pump()
-            return
+            return not self.pending and self._rest is None
         try:
             out = self.call(event)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is this node's failure, never the loop's
             self._served(scheduler.clock() - start)
             self._rest = self._failure(event, error)
             self._pump()
-            return
+            return not self.pending and self._rest is None
         now = scheduler.clock()
         took = now - start
         self.service_ns += took
         self.histogram[took.bit_length()] += 1
         self.processed += 1
         if self.closed:
-            return
+            return False
         if out is not None:
             receiver = self.single
             if receiver is None:
@@ -192,17 +191,20 @@ class InlineGuardian(Guardian):
             else:  # as `_emit` does it
                 self.emitted += 1
                 if receiver.push(out, now):
-                    return
+                    return True
                 receiver.park(out, self)
             if self.pending:
                 self._block(now)
-            return
+                return False
+            return True
         if self.holds is not None:
             self._note_kept()
         if self.skips:
             self._pass(skip(event, self.node), self)
             if self.pending:
                 self._block(now)
+                return False
+        return True
 
     def _block(self, now: int) -> None:
         self._blocked_at = now
@@ -250,10 +252,12 @@ class InlineGuardian(Guardian):
                 self._later_on()
                 return
 
-    def _control(self, event: Event) -> None:
+    def _control(self, event: Event) -> bool:
+        """Let a control event act; True when nothing of it is left to be done."""
         if self._due(event):
             self._rest = self._passing(event)
             self._pump()
+        return not self.pending and self._rest is None
 
     def _drain(self, now: int) -> None:  # noqa: C901, PLR0912 - in one piece for its speed
         """Serve what is queued, until it is empty, blocked, or the slice is over; `now` was read just before.
@@ -263,14 +267,14 @@ class InlineGuardian(Guardian):
         scheduler = self.scheduler
         clock = scheduler.clock
         queue = self.queue
-        few = self.limit >> 1
+        few = self.limit >> 2
         while queue and not self.paused:
             event, stamp = queue.popleft()
             if stamp == CONTROL_STAMP:
                 self.exempt -= 1
                 if self.waiters:
                     self._let_in(clock())
-                self._control(event)
+                through = self._control(event)
             else:
                 if stamp < 0:
                     stamp = -stamp
@@ -280,9 +284,9 @@ class InlineGuardian(Guardian):
                 self.wait_ns += now - stamp
                 if self.waiters and (len(queue) - self.exempt <= few or len(self.waiters) > 1 or not self.blocks):
                     self._let_in(now)
-                self._serve(event, now)
+                through = self._serve(event, now)
             now = clock()
-            if self.pending or self.closed or self._rest is not None:
+            if not through:
                 break
             if now >= scheduler.slice_end and queue:
                 self._later_on()

@@ -216,6 +216,7 @@ class WorkerGuardian(Guardian):
         loose = self._loose
         several = self.workers > 1
         ticket = 0
+        turned = True  # the loop has, since the last event was taken: a call that waits gives room to one at a time
         call = self.call
         now = clock()
         scheduler.enter(worker, now)
@@ -240,6 +241,7 @@ class WorkerGuardian(Guardian):
                 continue
             if scheduler.owner is not worker:
                 scheduler.enter(worker, now)
+                turned = True
             self._in_service += 1
             try:
                 if stamp < 0:
@@ -253,7 +255,8 @@ class WorkerGuardian(Guardian):
                 if self.lag_ns is not None:
                     self.lag_ns += now - event.time
                 if self.waiters:
-                    if len(queue) - self.exempt <= self.limit >> 1 or len(self.waiters) > 1 or not self.blocks:
+                    few = len(queue) - self.exempt <= self.limit >> 2
+                    if turned or few or len(self.waiters) > 1 or not self.blocks:
                         self._let_in(now)
                         if scheduler.ready:
                             scheduler.run_ready()
@@ -261,6 +264,7 @@ class WorkerGuardian(Guardian):
                     elif not self._refilling:
                         self._refilling = True
                         scheduler.at_next_turn(self._refill)
+                turned = False
                 if several and queue:
                     self._wake()
                 if streams:
@@ -295,6 +299,7 @@ class WorkerGuardian(Guardian):
                         elif not self.closed:
                             if scheduler.owner is not worker:
                                 scheduler.enter(worker, now)
+                                turned = True
                             if out.kind in CONTROL:
                                 await self._send(out, worker)
                             else:

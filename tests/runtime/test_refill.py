@@ -26,6 +26,7 @@ def test_a_queue_is_full_while_its_sender_has_more(mode, workers, queue):
         policies = {"quick": {"queue": queue}, "slow": {"queue": queue, "workers": workers}}
         lab.run = make_run(loop, behaviours, list(pairwise(behaviours)), policies)
         await lab.run.start("go")
+        await asyncio.sleep(0.5)
         for _ in range(40 // workers - 2 * queue):
             await asyncio.sleep(1.0)
             assert lab.run.guardians["slow"].depth == queue
