@@ -179,7 +179,7 @@ def _replay(
     from aiflow_jupyter.graph.command import assumed, loaded
     from aiflow_jupyter.operators import SIGNATURES
     from aiflow_jupyter.providers.replay import replayed
-    from aiflow_jupyter.runtime.faults import read_faults
+    from aiflow_jupyter.runtime.faults import MOST_SCRIPT, read_faults
     from aiflow_jupyter.runtime.trace import load
 
     if virtual and speed is not None:
@@ -187,7 +187,7 @@ def _replay(
     trace = load(file, partial=partial)
     spec = loaded(graph, None, SIGNATURES).spec
     names = assumed(spec, SIGNATURES)
-    script = read_faults(_text(faults)) if faults is not None else []
+    script = read_faults(_text(faults, MOST_SCRIPT)) if faults is not None else []
     run = replayed(
         spec,
         trace,
@@ -224,9 +224,11 @@ def _service(declared: str) -> tuple[str, float]:
         ) from None
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, most: int) -> str:
+    """The text of a file, of which no more is read than shows that it is too long."""
     try:
-        return path.read_text("utf-8")
+        with path.open(encoding="utf-8") as file:
+            return file.read(most + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
         raise CommandError(f"{path} can't be read: {reason}", code="AF808", hint="name a script of faults") from None

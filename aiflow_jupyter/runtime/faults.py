@@ -125,7 +125,7 @@ def read_faults(text: str) -> list[Fault]:
         TraceError: it is none; the message says which fault is wrong.
     """
     if len(text) > MOST_SCRIPT:
-        raise TraceError(f"the script has {len(text):,} characters; at most {MOST_SCRIPT:,}", code="AF745")
+        raise TraceError(f"the script of faults has more than {MOST_SCRIPT:,} characters", code="AF745")
     try:
         return _SCRIPT.validate_json(text)
     except ValidationError as error:

@@ -106,6 +106,7 @@ def test_replay_with_faults_prints_the_figures_also_of_a_run_that_fails(trace, g
         (["--service", "spech=1"], "AF745"),
         (["--faults", "GRAPH"], "AF745"),
         (["--faults", "NONE"], "AF808"),
+        (["--faults", "/dev/zero"], "AF745"),
         (["--graph", "TRACE"], "AF"),
         (["--graph", "NONE"], "AF808"),
     ],
