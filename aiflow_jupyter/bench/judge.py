@@ -21,6 +21,8 @@ from aiflow_jupyter.tiers.judge import LABELS, Judge, Label, Verdict, judge_name
 
 THRESHOLDS: Final = tuple(step / 20 for step in range(21))
 LONGEST_LINE: Final = 16 << 20
+LLM_DEADLINE: Final = 60.0
+"""Seconds: what is measured is the model's word, and the local tier may have to start its engine first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,8 @@ async def _verdicts(queries: Sequence[Query], name: str) -> list[Verdict]:
 
     router = default_router()
     try:
-        return await _judged(judge_named(name, source=router), queries)
+        judge = judge_named(name, source=router, constraint="grammar", deadline=LLM_DEADLINE)
+        return await _judged(judge, queries)
     finally:
         await router.aclose()
 

@@ -17,6 +17,7 @@ from aiflow_jupyter.tiers.judge.verdict import LABELS, EmbeddedJudge, Judge, Lab
 
 if TYPE_CHECKING:
     from aiflow_jupyter.runtime.source import Source
+    from aiflow_jupyter.tiers.judge.llm import Constraint
 
 __all__ = ["LABELS", "NAMES", "EmbeddedJudge", "Judge", "Label", "Rule", "Verdict", "judge", "judge_named"]
 
@@ -31,7 +32,15 @@ def judge(messages: Sequence[Message]) -> Verdict:
     return _default[0].judge(messages)
 
 
-def judge_named(name: str, rule: Rule | None = None, *, source: Source | None = None, tier: str = "local") -> Judge:
+def judge_named(
+    name: str,
+    rule: Rule | None = None,
+    *,
+    source: Source | None = None,
+    tier: str = "local",
+    constraint: Constraint = "none",
+    deadline: float = 2.0,
+) -> Judge:
     """The judge of that name; its module is loaded now, its model when it is first asked.
 
     Args:
@@ -39,6 +48,8 @@ def judge_named(name: str, rule: Rule | None = None, *, source: Source | None = 
         rule: how probabilities become a label.
         source: who is asked by `llm`.
         tier: the tier that `llm` asks.
+        constraint: how the server of `llm` holds it to the three words.
+        deadline: seconds that `llm` has.
 
     Raises:
         ConfigError: there is none of that name, or `llm` has nobody to ask.
@@ -51,7 +62,7 @@ def judge_named(name: str, rule: Rule | None = None, *, source: Source | None = 
             )
         from aiflow_jupyter.tiers.judge.llm import LlmJudge  # noqa: PLC0415
 
-        return LlmJudge(source, tier=tier, rule=rule)
+        return LlmJudge(source, tier=tier, rule=rule, constraint=constraint, deadline=deadline)
     if name not in _EMBEDDED:
         raise ConfigError(f"there is no judge {name!r}", code="AF725", hint=f"Judges: {', '.join(NAMES)}.")
     return _EMBEDDED[name](rule)

@@ -85,21 +85,21 @@ class _Linear:
     """A product with weights, whose last row is the bias, and which are kept in blocks of `_DEEP` x `_WIDE`."""
 
     def __init__(self, weights: Floats) -> None:
-        self._bias = weights[-1]
+        self._bias: Floats = weights[-1]
         deep, wide = weights.shape[0] - 1, weights.shape[1]
         blocks = weights[:-1].reshape(deep // _DEEP, _DEEP, wide // _WIDE, _WIDE)
         self._blocks = np.ascontiguousarray(blocks.transpose(0, 2, 1, 3))
 
     def __call__(self, x: Floats) -> Floats:
         parts = [self._product(x[first : first + _ROWS]) for first in range(0, len(x), _ROWS)]
-        return (parts[0] if len(parts) == 1 else np.concatenate(parts)) + self._bias
+        product: Floats = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return product + self._bias
 
     def _product(self, x: Floats) -> Floats:
         deep, wide = self._blocks.shape[:2]
         split = np.ascontiguousarray(x.reshape(len(x), deep, 1, _DEEP).transpose(1, 2, 0, 3))
         summed: Floats = (split @ self._blocks).sum(0) if deep > 1 else (split @ self._blocks)[0]
-        product: Floats = summed.transpose(1, 0, 2).reshape(len(x), wide * _WIDE)
-        return product
+        return summed.transpose(1, 0, 2).reshape(len(x), wide * _WIDE)
 
 
 def _norm(x: Floats, weights: Floats) -> Floats:
