@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from aiflow_jupyter.errors import GraphError, GraphProblem
 from aiflow_jupyter.graph.policy import Policy
-from aiflow_jupyter.graph.problems import expected, nearest, parted, policy_problems, reason, shown
+from aiflow_jupyter.graph.problems import NO_NODE, expected, nearest, parted, policy_problems, reason, shown
 from aiflow_jupyter.graph.spec import EdgeSpec, Feedback, GraphSpec, NodeSpec
 
 
@@ -206,7 +206,9 @@ class Flow:
 
     def __getitem__(self, name: str) -> Node:
         if name not in self._nodes:
-            raise GraphError([_problem(f"no node is called {name!r}", "AF206", (), nearest(name, self._nodes))])
+            raise GraphError(
+                [_problem(f"no node is called {name!r}", "AF206", (), nearest(name, self._nodes) or NO_NODE)]
+            )
         return Node(self, name)
 
     def join(self, source: Port, other: Node | Sequence[Node], feedback: Mapping[str, Any] | None = None) -> Any:

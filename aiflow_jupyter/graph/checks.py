@@ -16,6 +16,7 @@ from aiflow_jupyter.graph.liveness import check_liveness
 from aiflow_jupyter.graph.pairing import check_pairing
 from aiflow_jupyter.graph.parsed import Parsed
 from aiflow_jupyter.graph.policies import check_policies
+from aiflow_jupyter.graph.problems import NO_NODE
 from aiflow_jupyter.graph.review import Review
 from aiflow_jupyter.graph.signatures import Signatures
 from aiflow_jupyter.graph.spec import GraphSpec
@@ -57,8 +58,8 @@ def examine(
         flows: the names of the graphs that `delegate` may name; None where they are not known.
     """
     review = Review(spec, signatures, functions, parsed, flows)
-    if not spec.nodes:
-        review.found("the graph is empty", "AF102", ("nodes",), "a node looks like: ask = generate()")
+    if not (spec.nodes or spec.edges or spec.inject):
+        review.found("the graph is empty", "AF102", ("nodes",), NO_NODE)
     check_nodes(review)
     check_structure(review)
     types = Flows(review)

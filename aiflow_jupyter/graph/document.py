@@ -25,6 +25,7 @@ from aiflow_jupyter.graph.names import checked_name
 from aiflow_jupyter.graph.parsed import Parsed, Step, pointer
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.graph.problems import (
+    BYTE_ORDER_MARK,
     MOST_PROBLEMS,
     expected,
     nearest,
@@ -54,7 +55,7 @@ def read_json(text: str, name: str | None = None) -> Parsed:
     Raises:
         GraphError: it is no graph; with every mistake found, each with a place and a hint.
     """
-    data = load(text)
+    data = load(text.removeprefix(BYTE_ORDER_MARK))
     if isinstance(data, dict) and name is not None:
         data["name"] = name
     problems = list(islice(_graph(data), MOST_PROBLEMS))

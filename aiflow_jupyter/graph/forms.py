@@ -5,9 +5,10 @@ from __future__ import annotations
 from aiflow_jupyter.errors import CommandError, GraphError
 from aiflow_jupyter.graph import picture
 from aiflow_jupyter.graph.document import read_json
-from aiflow_jupyter.graph.language import MOST_TEXT, read
+from aiflow_jupyter.graph.language import excess, read
 from aiflow_jupyter.graph.parsed import Parsed
 from aiflow_jupyter.graph.printing import as_json, as_text
+from aiflow_jupyter.graph.problems import BYTE_ORDER_MARK
 from aiflow_jupyter.graph.python import as_python, dangling
 from aiflow_jupyter.graph.signatures import Signatures
 from aiflow_jupyter.graph.strict import MOST_JSON
@@ -25,7 +26,7 @@ def load(text: str, name: str | None, signatures: Signatures, *, default: str = 
     Raises:
         GraphError: it can't be understood; with every mistake found.
     """
-    if text.lstrip().startswith("{"):
+    if text.removeprefix(BYTE_ORDER_MARK).lstrip().startswith("{"):
         return read_json(text, name)
     return read(text, default if name is None else name, signatures)
 
@@ -53,11 +54,9 @@ def printed(parsed: Parsed, form: str, signatures: Signatures) -> str:
     if form == "python":
         return as_python(spec, signatures)
     text = as_json(spec) if form == "json" else as_text(spec, signatures)
-    most = MOST_JSON if form == "json" else MOST_TEXT
-    if len(text) > most:
-        raise CommandError(
-            f"the graph's {form} would have {len(text):,} characters; at most {most:,} are read",
-            code="AF809",
-            hint="make several graphs of it",
-        )
+    said = excess(text) if form == "text" else ""
+    if form == "json" and len(text) > MOST_JSON:
+        said = f"the graph's json has {len(text):,} characters; at most {MOST_JSON:,}"
+    if said:
+        raise CommandError(f"{said} are read", code="AF809", hint="make several graphs of it")
     return text

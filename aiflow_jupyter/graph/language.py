@@ -32,7 +32,9 @@ from aiflow_jupyter.graph.names import checked_name
 from aiflow_jupyter.graph.parsed import Parsed, Step
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.graph.problems import (
+    BYTE_ORDER_MARK,
     MOST_PROBLEMS,
+    NO_NODE,
     Place,
     caret,
     expected,
@@ -48,10 +50,13 @@ from aiflow_jupyter.graph.spec import MOST_EDGES, MOST_NODES, EdgeSpec, Feedback
 __all__ = ["MOST_TEXT", "Parsed", "parse", "read"]
 
 MOST_TEXT = 100_000
-"""Characters of one graph's text: some hundred for each of a thousand nodes, and no more than is read in a second."""
+"""Characters of one graph's text: some hundred for each of a thousand nodes."""
 
-MOST_MARKS = 40_000
+MOST_MARKS = 20_000
 """What the text has of the marks between its parts: they, not its length, are what reading takes time for."""
+
+MARKS = ",=()[]{}.:->"
+"""An arrow is two of them, and takes as long."""
 
 
 def parse(text: str, name: str, signatures: Signatures) -> Parsed:
@@ -81,21 +86,17 @@ def read(text: str, name: str, signatures: Signatures) -> Parsed:
     Raises:
         GraphError: the text can't be understood; with every mistake found.
     """
-    for many, what, most in (
-        (len(text), "characters", MOST_TEXT),
-        (sum(map(text.count, ",=()[]{}")), "commas, equals signs and brackets", MOST_MARKS),
-    ):
-        if many > most:
-            said = f"the graph's text has {many:,} {what}; at most {most:,}"
-            raise GraphError([GraphProblem(said, code="AF101", hint="make several graphs of it")], title=name)
+    if said := excess(text):
+        raise GraphError([GraphProblem(said, code="AF101", hint="make several graphs of it")], title=name)
+    text = text.removeprefix(BYTE_ORDER_MARK)
     reader = _Reader(text, signatures)
     for line, statement in statements(text):
         if len(reader.problems) >= MOST_PROBLEMS or len(reader.nodes) > MOST_NODES:
             break
         reader.statement(line, statement)
     reader.problems.sort(key=lambda problem: problem.place or (0, 0))
-    if not reader.nodes and not reader.problems:
-        raise GraphError([GraphProblem("the graph is empty", code="AF102", hint="a node looks like: ask = generate()")])
+    if not (reader.nodes or reader.edges or reader.inject or reader.problems):
+        raise GraphError([GraphProblem("the graph is empty", code="AF102", hint=NO_NODE)])
     if len(reader.nodes) > MOST_NODES:
         reader.problem(
             f"the graph has more than {MOST_NODES:,} nodes",
@@ -111,6 +112,17 @@ def read(text: str, name: str, signatures: Signatures) -> Parsed:
         problem = GraphProblem(f"graph {shown(name)}: {message}", code="AF103", hint=hint)
         raise GraphError([*reader.problems, problem], title=name) from None
     return Parsed(spec, text, reader.places, reader.problems)
+
+
+def excess(text: str) -> str:
+    """How a graph's text is more than is read; empty where it is not."""
+    for many, what, most in (
+        (len(text), "characters", MOST_TEXT),
+        (sum(map(text.count, MARKS)), "marks (of arrows, commas, brackets and the like)", MOST_MARKS),
+    ):
+        if many > most:
+            return f"the graph's text has {many:,} {what}; at most {most:,}"
+    return ""
 
 
 class _Reader:

@@ -14,6 +14,11 @@ from aiflow_jupyter.graph.policy import Policy
 MOST_PROBLEMS = 50
 """Nobody reads more of them in one go, and a hostile text has a hundred thousand."""
 
+BYTE_ORDER_MARK = "\ufeff"
+"""What some editors write before a text; it is no part of it."""
+
+NO_NODE = "a node looks like: ask = generate()"
+
 Place = tuple[int, int]
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from aiflow_jupyter.errors import GraphError, GraphProblem
 from aiflow_jupyter.graph.literals import is_bare, quoted
 from aiflow_jupyter.graph.printing import feedback_settings, lines, names_something, policy_settings, positional
-from aiflow_jupyter.graph.problems import nearest
+from aiflow_jupyter.graph.problems import NO_NODE, nearest
 from aiflow_jupyter.graph.signatures import Parameter, Signatures
 from aiflow_jupyter.graph.spec import GraphSpec, NodeSpec
 
@@ -41,7 +41,9 @@ def dangling(spec: GraphSpec) -> list[GraphProblem]:
     found = []
     for name, path in ends:
         if name not in spec.nodes:
-            problem = GraphProblem(f"no node is called {name!r}", code="AF206", hint=nearest(name, spec.nodes))
+            problem = GraphProblem(
+                f"no node is called {name!r}", code="AF206", hint=nearest(name, spec.nodes) or NO_NODE
+            )
             problem.path = path
             found.append(problem)
     return found

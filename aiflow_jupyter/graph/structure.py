@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aiflow_jupyter.graph.problems import NO_NODE
 from aiflow_jupyter.graph.review import Path, Review
 from aiflow_jupyter.graph.signatures import VERDICT, OperatorSignature
 from aiflow_jupyter.graph.spec import EdgeSpec
@@ -23,7 +24,8 @@ def _edges(review: Review) -> None:
         path = ("edges", index)
         for name, end in ((edge.source, "from"), (edge.target, "to")):
             if name not in spec.nodes:
-                review.found(f"no node is called {name!r}", "AF206", (*path, end), review.nearest(name, spec.nodes))
+                hint = review.nearest(name, spec.nodes) or NO_NODE
+                review.found(f"no node is called {name!r}", "AF206", (*path, end), hint)
         if index not in review.shape.edges:
             continue
         key = (edge.source, edge.port, edge.target, edge.feedback is None)
@@ -36,7 +38,7 @@ def _edges(review: Review) -> None:
     for node in spec.inject:
         if node not in spec.nodes:
             message = f"inject: no node is called {node!r}"
-            review.found(message, "AF206", ("inject", node), review.nearest(node, spec.nodes))
+            review.found(message, "AF206", ("inject", node), review.nearest(node, spec.nodes) or NO_NODE)
 
 
 def _port(review: Review, edge: EdgeSpec, signature: OperatorSignature | None, path: Path) -> None:

@@ -7,8 +7,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from aiflow_jupyter.errors import GraphError
+from aiflow_jupyter.errors import CommandError, GraphError
 from aiflow_jupyter.graph.builder import Flow
+from aiflow_jupyter.graph.checks import check
+from aiflow_jupyter.graph.forms import load, printed
 from aiflow_jupyter.graph.language import MOST_TEXT, Parsed, parse
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.graph.problems import MOST_PROBLEMS
@@ -264,11 +266,11 @@ def test_hostile_text_is_a_graph_error(name):
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        ("a = map(" + "[" * 19_000 + "]" * 19_000 + ")", "AF103"),
-        ("\n".join(f"n{i}=m()" for i in range(9_000)), "AF101"),
-        (",".join("a" * 15_000) + "->" + ",".join("b" * 15_000), "AF101"),
+        ("a = map(" + "[" * 9_000 + "]" * 9_000 + ")", "AF103"),
+        ("\n".join(f"n{i}=m()" for i in range(6_000)), "AF101"),
+        (",".join("a" * 9_000) + "->" + ",".join("b" * 9_000), "AF101"),
         ("a = map(" + "[a]," * 20_000 + ")", "AF101"),
-        ("a = map(" + "1," * 39_000 + ")", "AF204"),
+        ("a = map(" + "1," * 19_000 + ")", "AF204"),
         ("a = map(" + "1" * 90_000 + ")", "AF103"),
         ("a = map(f)[" + ",".join(f"x{i}=1" for i in range(9_000)) + "]", "AF401"),
         ("\n".join(f"? {i}" for i in range(9_000)), "AF100"),
@@ -375,3 +377,43 @@ def test_mistake_in_python_is_a_graph_error_with_its_code(build, code):
     with pytest.raises(GraphError) as error:
         build(Flow("g"))
     assert error.value.problems[0].code == code
+
+
+@pytest.mark.parametrize("text", ["a -> b", "\ufeffa -> b"])
+def test_edges_without_nodes_say_which_are_not_defined(text):
+    parsed = read(text)
+    assert parsed.text == "a -> b"
+    found = check(parsed.spec, SIGNATURES, (), parsed)
+    assert [(problem.code, problem.place) for problem in found] == [("AF206", (1, 1)), ("AF206", (1, 6))]
+    assert "no node is called 'a'" in str(found[0])
+    assert "a node looks like: ask = generate()" in str(found[0])
+
+
+@pytest.mark.parametrize("text", ["", "\ufeff", "# nothing\n"])
+def test_a_text_without_anything_is_empty(text):
+    with pytest.raises(GraphError) as raised:
+        read(text)
+    assert raised.value.code == "AF102"
+
+
+def test_a_byte_order_mark_is_no_part_of_a_graph():
+    text = '\ufeffa = generate()\nout = sink(var="x")\na -> out'
+    parsed = load(text, None, SIGNATURES)
+    assert list(parsed.spec.nodes) == ["a", "out"]
+    document = "\ufeff" + printed(parsed, "json", SIGNATURES)
+    assert load(document, None, SIGNATURES).spec == parsed.spec
+
+
+@pytest.mark.parametrize("text", ["a->b\n" * 20_000, "a -> " * 19_000 + "a", "x = f(" + "1," * 30_000 + ")"])
+def test_a_text_of_very_many_parts_is_not_read(text):
+    with pytest.raises(GraphError, match=r"marks .* at most") as raised:
+        read(text)
+    assert raised.value.code == "AF101"
+
+
+def test_what_is_printed_is_never_more_than_is_read():
+    names = [f"n{number}" for number in range(120)]
+    text = "\n".join(f"{name} = tidy" for name in names) + f"\n{','.join(names)} -> {','.join(names)}"
+    parsed = read(text)
+    with pytest.raises(CommandError, match=r"marks .* are read"):
+        printed(parsed, "text", SIGNATURES)
