@@ -147,7 +147,7 @@ def user_function(name: str, binding: Binding) -> UserFunction:
 def _parameters(function: Callable[..., Any]) -> Iterable[str]:
     try:
         return inspect.signature(function).parameters
-    except Exception:  # noqa: BLE001 - builtins have none that can be read, an object may fail in any way
+    except BaseException:  # noqa: BLE001 - builtins have none that can be read, an object may fail in any way
         return ()
 
 
@@ -256,6 +256,7 @@ class _Each:
             for result in results:
                 if (out := self._output(event, result)) is not None:
                     yield out
+                    event = _further(event)
         finally:
             if inspect.isgenerator(results):
                 results.close()
@@ -265,6 +266,7 @@ class _Each:
             async for result in results:
                 if (out := self._output(event, result)) is not None:
                     yield out
+                    event = _further(event)
 
     def control(self, event: Event) -> Iterator[Event]:
         if event.kind in ("finish", "restart"):
@@ -280,6 +282,15 @@ class _Each:
         return Event(
             made.kind, made.payload, event.conversation, self._node, number, event.time, event.lineage, made.meta
         )
+
+
+def _further(event: Event) -> Event:
+    """The event for its further items: the white space before it (`segment`) is before the first alone."""
+    if "gap" not in event.meta:
+        return event
+    further = event.derive(event.payload)
+    further.meta = {**event.meta, "gap": ""}
+    return further
 
 
 async def _arriving(user: UserFunction, event: Event, extras: Mapping[str, Any]) -> AsyncGenerator[Any, None]:

@@ -2,7 +2,9 @@
 
 A call that fails is tried again before its first output, up to `retry` calls in all, after a pause that doubles from
 `backoff` seconds on, with jitter. After the first output it is tried again only under `restart`: a `restart` event
-tells everybody downstream to forget what came of that lineage. What a repeated call would do is its `effect`:
+tells everybody downstream to forget what came of that lineage. That is for what has a lineage to itself, an answer or
+what came of one of the run's inputs: of any other it would void what other events gave, so that fails. What a repeated
+call would do is its `effect`:
 
     pure, speculative  it is simply repeated
     idempotent         it is repeated with the same `idempotency_key`: conversation, node, lineage, sequence
@@ -166,7 +168,7 @@ class _Governor:
                             break
                         last = out
                         yield out
-                if failure is not None and last is not None and not self.policy.restart:
+                if failure is not None and last is not None and not self._restarts(event, last):
                     raise failure
                 await self._between(event, failure, attempt.retry_state.attempt_number)
                 with attempt:
@@ -174,6 +176,10 @@ class _Governor:
                         raise failure
 
         return tried
+
+    def _restarts(self, event: Event, last: Event) -> bool:
+        """Whether a call that has given something may begin anew: nobody else gives to that lineage."""
+        return self.policy.restart and (last.lineage != event.lineage or event.source == "run")
 
     def _attempts(self) -> Any:
         import tenacity  # noqa: PLC0415 - only graphs that retry need it

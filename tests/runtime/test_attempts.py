@@ -122,15 +122,20 @@ def test_only_the_named_exceptions_are_tried_again_by_any_of_their_classes(names
     virtual.run(story)
 
 
-def half(failing, calls, error=Boom):
-    """Gives two pieces of each event and fails between them, the first times."""
+def half(failing, calls, error=Boom, own=True):
+    """Answers each event in two pieces and fails between them, the first times."""
 
     async def stream(event: Event) -> AsyncIterator[Event]:
+        def piece(number: int) -> Event:
+            return Event(
+                "value", (event.payload, number), lineage=event.answer_lineage("work") if own else event.lineage
+            )
+
         calls.append(event.payload)
-        yield event.derive((event.payload, 1))
+        yield piece(1)
         if calls.count(event.payload) <= failing:
             raise error("half way")
-        yield event.derive((event.payload, 2))
+        yield piece(2)
 
     return Behaviour("stream", stream)
 
@@ -152,7 +157,22 @@ def test_after_the_first_output_nothing_is_repeated_unless_restart_says_so():
         kinds = [e.kind if e.kind != "value" else e.payload for e in seen.events]
         assert kinds == [(0, 1), "restart", (0, 1), (0, 2), "finish", "end"]
         restart = next(e for e in seen.events if e.kind == "restart")
-        assert (restart.lineage, restart.source) == ("a0", "work")
+        assert (restart.lineage, restart.source) == ("a0/0.work", "work")
+
+    virtual.run(story)
+
+
+def test_nothing_restarts_a_lineage_that_others_give_to():
+    async def story(loop):
+        calls: list[int] = []
+        seen, failures = Seen(), Seen()
+        work = half(1, calls, own=False)
+        run, _ = governed(loop, work, {"retry": 3, "restart": True}, seen=seen, failures=failures, count=2)
+        await run.run("go")
+        assert seen.data == [(0, 1), (1, 1)]
+        assert seen.count("restart") == 0
+        assert calls == [0, 1]
+        assert len(failures.data) == 2
 
     virtual.run(story)
 
