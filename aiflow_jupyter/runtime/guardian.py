@@ -70,6 +70,9 @@ class Owner(Protocol):
     def watch(self) -> None:
         """A node is blocked."""
 
+    def withheld(self, node: str, text: str) -> None:
+        """A node kept a part of what was asked for from leaving."""
+
     def warn(self, node: str, text: str) -> None:
         """What whoever runs a node should know, in place of what was said of it before; called from any thread."""
 
@@ -294,7 +297,7 @@ class Guardian(Admission):
 
     def _let_in(self, now: int) -> None:
         super()._let_in(now)
-        if len(self.queue) - self.exempt + self.workers > self.most:  # else it has owned as many before
+        if self.depth + self.workers + self.held() > self.most:  # else it has owned as many before
             self._note_kept()
 
     def _note_kept(self) -> None:

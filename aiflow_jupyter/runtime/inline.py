@@ -56,7 +56,7 @@ class InlineGuardian(Guardian):
     def active(self) -> int:
         """One while an event is in hand: busy, and not merely about to serve or paused."""
         waits = (self.paused or self._scheduled) and self._rest is None and not self.pending
-        return 1 if self.busy and not waits else 0
+        return 1 if self.busy and not self.closed and not waits else 0
 
     def blocked(self) -> bool:
         """Whether the last output waits for a receiver."""
