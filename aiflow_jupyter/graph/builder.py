@@ -64,7 +64,11 @@ def _held(value: Any, named: list[tuple[str, Any]]) -> Any:
 
 
 def _name(value: Any) -> str:
-    name = value.name if isinstance(value, Flow) else getattr(value, "__name__", type(value).__name__)
+    kind = type.__getattribute__(type(value), "__name__")
+    try:
+        name = value.name if isinstance(value, Flow) else getattr(value, "__name__", kind)
+    except BaseException:  # noqa: BLE001 - a user's object may fail in any way when it is looked at
+        name = kind
     return name if isinstance(name, str) and name.isidentifier() else f"function_{id(value):x}"
 
 

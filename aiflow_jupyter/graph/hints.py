@@ -1,7 +1,8 @@
 """Type hints: what a user's function takes and gives as far as they say, and whether one type can stand for another.
 
-Functions are looked at and never called. What can't be read, or fails when it is read, is `Any`, and `Any` fits
-everything: two types are only told apart where no value can be of both.
+Functions are looked at and never called. What can't be read, or fails when it is read (with any exception, also one
+that would end the process), is `Any`, and `Any` fits everything: two types are only told apart where no value can be of
+both.
 
 A type is a hint of Python; a union is a tuple of alternatives.
 """
@@ -71,7 +72,7 @@ def read(function: Any) -> FunctionType:
     """Read the hints of anything that may be called."""
     try:
         return _read(function)
-    except Exception:  # noqa: BLE001 - a user's object may fail in any way when it is looked at
+    except BaseException:  # noqa: BLE001 - a user's object may fail in any way when it is looked at
         return UNKNOWN
 
 
@@ -117,7 +118,7 @@ def _hints(function: Any) -> Mapping[str, Any]:
         function = type(function).__call__
     try:
         return typing.get_type_hints(function, include_extras=True)
-    except Exception:  # noqa: BLE001 - one name that is unknown spoils all; the others may be types already
+    except BaseException:  # noqa: BLE001 - one name that is unknown spoils all; the others may be types already
         found = getattr(function, "__annotations__", {})
         return {name: Any if isinstance(hint, str) else hint for name, hint in found.items()}
 
@@ -125,7 +126,7 @@ def _hints(function: Any) -> Mapping[str, Any]:
 def _parameters(function: Any) -> list[inspect.Parameter] | None:
     try:
         return list(inspect.signature(function).parameters.values())
-    except Exception:  # noqa: BLE001 - `str`, `print` and others have none that can be read
+    except BaseException:  # noqa: BLE001 - `str`, `print` and others have none that can be read
         return None
 
 
@@ -151,7 +152,7 @@ def takes_two(function: Callable[..., Any]) -> bool:
         inspect.signature(function).bind(None, None)
     except TypeError:
         return False
-    except Exception:  # noqa: BLE001 - a signature may be any expression, and fail in any way
+    except BaseException:  # noqa: BLE001 - a signature may be any expression, and fail in any way
         return True
     return True
 

@@ -113,8 +113,16 @@ class Answers:
         raise RunError(
             f"node {self._node!r}: reduce may keep {what}, and event {event.sequence} is more",
             code="AF612",
-            hint=f"give the node a larger {bound}, or a function of two parameters, which keeps one value",
+            hint=self._advice(event, bound),
         )
+
+    def _advice(self, event: Event, bound: str) -> str:
+        if bound == "hold" and origin(answer_of(event.lineage)[0]) is None:
+            return (
+                "what is put into a run is gathered by itself, value by value, until the inputs are closed: "
+                "window(count=...) gathers several, or give the node a larger hold"
+            )
+        return f"give the node a larger {bound}, or a function of two parameters, which keeps one value"
 
     def _book(self, gathered: Gathered, events: int, size: int) -> None:
         gathered.events += events

@@ -9,10 +9,11 @@ the list at the end. Functions run as those of `map` do. `join` puts texts toget
 took from between them; `count` counts; `last` is the last payload.
 
 There is one result for each answer, at its `finish`, which stops here; it takes the place of the event that was asked:
-its lineage and sequence. What did not come from an answer is gathered by the run's input that it came from, and given
-at the end. Of an answer only its last part counts: what the model thought before it answered (phase `reasoning`), or
-said before it called a tool (a finish for `tool_calls`), is left out unless nothing else came: behind `lane.reasoning`
-the reasoning is what is gathered.
+its lineage and sequence. What did not come from an answer is gathered by the run's input that it came from, one result
+for each at the end; a run whose inputs stay open takes no more of them than `hold`: there `window` gathers several. Of
+an answer only its last part counts: what the model thought before it answered (phase `reasoning`), or said before it
+called a tool (a finish for `tool_calls`), is left out unless nothing else came: behind `lane.reasoning` the reasoning
+is what is gathered.
 
 When an answer breaks off, what came goes out marked incomplete; so does what a `flush` lets go, and what comes after.
 An answer that is empty has an empty text, a count of 0, and else no result: a `skip`. So has one that is retracted.
@@ -233,7 +234,7 @@ def _taken(name: str, function: Callable[..., Any], binding: Binding) -> int:
     """How many values a function takes: 2 for pairs, 1 for a list; a builtin that does not say takes a list."""
     try:
         parameters: Sequence[inspect.Parameter] = list(inspect.signature(function).parameters.values())
-    except Exception:  # noqa: BLE001 - builtins have none that can be read, an object may fail in any way
+    except BaseException:  # noqa: BLE001 - builtins have none that can be read, an object may fail in any way
         return 1
     places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     needed = sum(p.default is p.empty for p in places)

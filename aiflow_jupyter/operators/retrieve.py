@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
-from aiflow_jupyter.errors import ConfigError, RunError
+from aiflow_jupyter.errors import ConfigError, RunError, words
 from aiflow_jupyter.events import Event, Retrieval
 from aiflow_jupyter.graph import hints
 from aiflow_jupyter.graph.builder import OperatorCall, call
@@ -151,8 +151,7 @@ def search_of(index: Any, node: str) -> tuple[Search, bool]:
     Raises:
         ConfigError: it is nothing that can be searched, or bm25s is missing.
     """
-    methods = (getattr(index, name, None) for name in ("invoke", "get_relevant_documents"))
-    method = next((each for each in methods if callable(each)), None)
+    method = _retriever(index, node)
     if method is not None:
         return lambda query, _k: method(query), False
     if isinstance(index, Sequence) and not isinstance(index, str | bytes):
@@ -171,6 +170,19 @@ def search_of(index: Any, node: str) -> tuple[Search, bool]:
     return lambda query, _k: function(query), awaits
 
 
+def _retriever(index: Any, node: str) -> Callable[..., Any] | None:
+    """The method by which a retriever is asked; None for what is no retriever."""
+    try:
+        methods = (getattr(index, name, None) for name in ("invoke", "get_relevant_documents"))
+        return next((each for each in methods if callable(each)), None)
+    except BaseException as error:  # an object of the user's may fail in any way
+        raise ConfigError(
+            f"node {node!r}: retrieve can't look at a {type(index).__name__}: {type(error).__name__}: {words(error)}",
+            code="AF303",
+            hint="index= takes a list of documents, a retriever, or a function of the question",
+        ) from error
+
+
 def _require_bm25s() -> None:
     from importlib.util import find_spec  # noqa: PLC0415
 
@@ -181,7 +193,7 @@ def _require_bm25s() -> None:
 def _takes_k(function: Callable[..., Any]) -> bool:
     try:
         parameters = list(inspect.signature(function).parameters.values())
-    except Exception:  # noqa: BLE001 - builtins have none that can be read, an object may fail in any way
+    except BaseException:  # noqa: BLE001 - builtins have none that can be read, an object may fail in any way
         return False
     places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return len(places) > 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from aiflow_jupyter.errors import ConfigError
+from aiflow_jupyter.errors import ConfigError, words
 from aiflow_jupyter.graph import hints
 from aiflow_jupyter.operators.functions import named
 from aiflow_jupyter.runtime.behaviour import Binding
@@ -76,8 +76,9 @@ def _tool(name: str, function: Callable[..., Any], node: str) -> Tool:
         raise _unusable(node, name, "it yields, and a tool returns its result", "return a list")
     try:
         parameters = inspect.signature(function, eval_str=True).parameters.values()
-    except (NameError, TypeError, ValueError, SyntaxError) as error:
-        raise _unusable(node, name, f"its parameters can't be read: {error}", "define what its hints name") from error
+    except BaseException as error:  # a hint may be any expression, and fail in any way
+        said = words(error) or type(error).__name__
+        raise _unusable(node, name, f"its parameters can't be read: {said}", "define what its hints name") from error
     fields: dict[str, Any] = {}
     more = False
     for each in parameters:
@@ -89,8 +90,8 @@ def _tool(name: str, function: Callable[..., Any], node: str) -> Tool:
     try:
         arguments = create_model(name, __config__=ConfigDict(extra="allow" if more else "forbid"), **fields)
         schema = arguments.model_json_schema()
-    except (PydanticUserError, TypeError) as error:
-        why = str(error).partition("\n")[0]
+    except BaseException as error:  # classes say by code of their own what they are in JSON
+        why = words(error).partition("\n")[0] or type(error).__name__
         raise _unusable(
             node, name, f"its hints have no form in JSON: {why}", "use types such as str and list"
         ) from error
@@ -114,7 +115,10 @@ def _field(parameter: inspect.Parameter) -> tuple[Any, Any]:
 
 
 def _description(function: Callable[..., Any]) -> str:
-    return (inspect.getdoc(function) or "")[:MOST_DESCRIPTION]
+    try:
+        return (inspect.getdoc(function) or "")[:MOST_DESCRIPTION]
+    except BaseException:  # noqa: BLE001 - as above
+        return ""
 
 
 def _untitled(schema: dict[str, Any]) -> dict[str, Any]:

@@ -212,12 +212,20 @@ class InlineGuardian(Guardian):
             self.owner.watch()
 
     def _iterate(self, event: Event) -> Iterator[Event]:
+        steps: Iterator[Event] = iter(())
         try:
-            yield from self.call(event)
-        except GeneratorExit:
-            raise
-        except BaseException as error:  # noqa: BLE001 - as above
+            steps = iter(self.call(event))
+            out = next(steps, None)
+        except BaseException as error:  # noqa: BLE001 - as above; a GeneratorExit of the user's too
             yield from self._failure(event, error)
+            return
+        while out is not None:
+            yield out
+            try:
+                out = next(steps, None)
+            except BaseException as error:  # noqa: BLE001 - as above
+                yield from self._failure(event, error)
+                return
 
     def _pump(self) -> None:
         """Emit what is left of one event's outputs, one by one, until it is empty or blocked, or the slice is over."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -156,6 +155,7 @@ class _Wiring:
             threads=lambda: self._threads(node).submit,
             govern=partial(self._governed, node),
             dropped=partial(self._dropped, node),
+            withheld=partial(self.owner.withheld, node),
         )
         behaviour = _bind(declared.operator, declared.args, self.operators, binding)
         if not behaviour.governed:
@@ -276,8 +276,7 @@ def _bind(operator: str, args: Mapping[str, Any], operators: Mapping[str, Operat
     function = binding.functions.get(operator)
     if function is None:
         raise ConfigError(f"node {binding.node!r}: no operator or function is called {operator!r}", code="AF201")
-    yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-    return operators["flat_map" if yields else "map"].bind({"function": operator}, binding)
+    return operators["flat_map" if hints.read(function).yields else "map"].bind({"function": operator}, binding)
 
 
 def _threaded(behaviour: Behaviour, threads: NodeThreads) -> Behaviour:

@@ -265,6 +265,14 @@ def test_more_events_than_may_be_kept_are_an_error_with_a_code(function):
     assert node.behaviour.holds() == 3
 
 
+def test_more_values_than_may_be_put_in_are_told_of_window():
+    node = Node("reduce", function="count")
+    node.put(*(Event("value", 1, source="run", sequence=n, lineage=str(n)) for n in range(64)))
+    with pytest.raises(RunError, match="may keep 64 events") as raised:
+        node.put(Event("value", 1, source="run", sequence=64, lineage="64"))
+    assert "window(count=...) gathers several" in raised.value.hint
+
+
 def test_more_text_than_may_be_kept_is_an_error_and_the_part_goes_out():
     text = 'ask = generate()\nr = reduce("join") [hold_bytes=6]\nout = sink(var="x")\nfailed = sink(var="failed")\n'
     _, result = tell(text + "ask -> r -> out\nr.error -> failed", Scripted("é", "éé", "é"))
