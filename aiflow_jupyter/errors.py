@@ -13,7 +13,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 _HALF = re.compile(r"[\ud800-\udfff]")
-_STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_STEERS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
+)
+"""What moves a cursor, turns the direction of writing, or is not seen. The joiners U+200C and U+200D are left: Persian,
+the scripts of India and emoji are written with them."""
 
 
 def encodable(text: str) -> str:
@@ -24,7 +28,7 @@ def encodable(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """The text for a terminal: control characters, which could steer it, are taken out; line ends and tabs stay."""
+    """The text for a terminal: what could steer it, or is not seen, is taken out; line ends and tabs stay."""
     return _STEERS.sub("", encodable(text).replace("\r\n", "\n"))
 
 

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from aiflow_jupyter.errors import plain
+
 if TYPE_CHECKING:
     from aiflow_jupyter.graph.picture import Gauge
     from aiflow_jupyter.graph.spec import GraphSpec
@@ -134,7 +136,7 @@ class Frames:
             message: what is said below the picture's name, None for the status's own.
             bottleneck: finds it; called at most twice a second.
         """
-        said = status.message if message is None else message
+        said = plain(status.message if message is None else message)
         nodes = {node.node: self._node(node, status) for node in status.nodes}
         changed = {name: values for name, values in nodes.items() if self._sent.get(name) != values}
         run = (status.state, int(status.elapsed_s * 2), said)

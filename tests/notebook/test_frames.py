@@ -271,3 +271,20 @@ def test_the_picture_says_in_words_what_it_shows():
     assert svg.attrib["role"] == "img"
     for word in ("ask", "running", "peak 1", "5 events"):
         assert word in svg.attrib["aria-label"]
+
+
+STEERING = [
+    chr(code) for code in (0x1B, 7, 0x9B, 0x61C, 0x200B, 0x200E, 0x200F, 0x202E, 0x2060, 0x2064, 0x2066, 0xFEFF)
+]
+
+
+@pytest.mark.parametrize("said", [None, "by the view"])
+def test_what_is_said_of_a_run_steers_and_hides_nothing_in_any_form(said):
+    message = f"a{''.join(STEERING)}b\nc\u200cd \U0001f469\u200d\U0001f680"
+    view = Frames(FIRST)
+    frame = view.frame(status(message="" if said else message), message if said else None)
+    bundle = bundle_of(SPEC, {**view.latest, "nodes": ready(SPEC)["nodes"]})
+    clean = "ab\nc\u200cd \U0001f469\u200d\U0001f680"
+    assert frame["message"] == view.snapshot()["message"] == bundle[frames.MIME]["snapshot"]["message"] == clean
+    written = json.dumps(bundle, ensure_ascii=False)
+    assert not set(STEERING) & set(written)
