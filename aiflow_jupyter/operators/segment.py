@@ -346,7 +346,7 @@ class _Segmenter:
         self._open[event.lineage] = held
         held.last = event
         held.complete = held.complete and event.complete
-        for gap, text in held.cutter.feed(event.payload):
+        for gap, text in held.cutter.feed(event.meta.get("gap", "") + event.payload):
             yield self._piece(event, gap, text, complete=held.complete)
             held.complete = event.complete
         size = text_bytes(held.cutter.text)
