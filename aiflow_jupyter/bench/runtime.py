@@ -153,6 +153,9 @@ class _Chain:
     def watch(self) -> None:
         """Never called: it says that somebody watches."""
 
+    def withheld(self, node: str, text: str) -> None:
+        del node, text
+
     def warn(self, node: str, text: str) -> None:
         del node, text
 

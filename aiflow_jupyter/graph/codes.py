@@ -56,6 +56,7 @@ CODES: Final[Mapping[str, tuple[Severity, str]]] = MappingProxyType(
         "AF407": ("error", "a restart could repeat an effect further on"),
         "AF408": ("error", "a compensation without anything that is tried again"),
         "AF409": ("error", "speculative outputs that no verdict can reach"),
+        "AF411": ("error", "verdicts lead to a node that takes none"),
         "AF410": ("warning", "what is dropped between split and join leaves its partner without one"),
         "AF412": ("warning", "a time limit can't be kept"),
         "AF501": ("warning", "branches that meet again may wait for each other"),

@@ -5,9 +5,9 @@ The paper's tuple is P = (q, k, rho, sigma, o, c, r); each key here names one of
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from aiflow_jupyter.events import DataKind
 from aiflow_jupyter.graph.names import Name
@@ -28,6 +28,11 @@ Rules = dict[Annotated[str, WithJsonSchema({"enum": [*get_args(DataKind), "else"
 Count = Annotated[int, Field(ge=1, le=MOST_QUEUE)]
 Bytes = Annotated[int, Field(ge=1, le=MOST_BYTES)]
 Seconds = Annotated[float, Field(gt=0, le=MOST_SECONDS, allow_inf_nan=False)]
+
+
+def _listed(names: Any) -> Any:
+    """One name alone stands for a list of it."""
+    return [names] if isinstance(names, str) else names
 
 
 def _checked_rules(overflow: Rule | Rules) -> Rule | Rules:
@@ -84,7 +89,7 @@ class Policy(BaseModel):
     cancel: Cancel = "both"
     retry: Annotated[int, Field(ge=1, le=100)] = 1
     backoff: Seconds = 0.5
-    retry_on: Annotated[list[Name], Field(max_length=20)] = Field(default_factory=list)
+    retry_on: Annotated[list[Name], BeforeValidator(_listed), Field(max_length=20)] = Field(default_factory=list)
     restart: bool = False
     effect: Effect = "pure"
     compensate: Name | None = None

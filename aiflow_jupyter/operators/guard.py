@@ -106,7 +106,11 @@ class _Held:
         text = _text(event)
         self._length += len(text)
         self.events.append((event, self._length))
-        if self._cutter is None or not list(self._cutter.feed(text)):
+        if self._cutter is None:
+            return 0
+        if event.kind == "chunk":  # a piece that somebody has cut is whole
+            return len(self.events)
+        if not list(self._cutter.feed(text)):
             return 0
         end = self._length - len(self._cutter.text)
         return sum(behind <= end for _, behind in self.events)
@@ -123,7 +127,8 @@ class _Held:
 
 
 def _text(event: Event) -> str:
-    return event.payload if isinstance(event.payload, str) else ""
+    """The text that an event adds to its answer, with the white space that was cut off before a piece."""
+    return event.meta.get("gap", "") + event.payload if isinstance(event.payload, str) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +155,7 @@ class _Guard:
         self._most = binding.policy.hold or _holds(args)
         self._most_bytes = binding.policy.hold_bytes
         self._dropped = binding.dropped
+        self._withheld = binding.withheld
         self._open: dict[str, _Held] = {}
         self._void: Recent[bool] = Recent()
         self._kept = self._bytes = 0
@@ -232,6 +238,7 @@ class _Guard:
     def _refused(self, lineage: str, first: Event) -> Event:
         self._drop(lineage)
         reason = f"node {self._node!r}: {self._name!r} refused a part of it"
+        self._withheld(f"{reason}; the answer was taken back")
         return Event("retract", reason, first.conversation, self._node, first.sequence, first.time, lineage)
 
     def _drop(self, lineage: str, *, void: bool = True) -> None:

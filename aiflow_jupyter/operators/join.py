@@ -15,7 +15,7 @@ A result is a mapping from the names of the nodes that lead here to what each ga
 of the event: results pair by identity, so however the branches run, none is paired with what another event became, nor
 with what came before an answer began anew. What was made of a part makes a part. `by=FUNCTION` pairs by what the
 function returns for a payload (cheap and plain, for it runs on the loop); two events of one input with the same key,
-before the others gave theirs, are an error.
+before the others gave theirs, are an error; but a further part of what broke off is dropped.
 
 Where a branch has no result (a `skip`, or a failure of that event), where a lineage is retracted, or where the partner
 does not come within `timeout` seconds of the first, the pair is dropped, one `skip` goes on in its place, and what
@@ -102,6 +102,7 @@ class _Join:
         self._inputs = tuple(dict.fromkeys(binding.inputs))
         self._limit = min(args.get("limit") or binding.policy.hold or MOST_WAITING, binding.policy.hold or 1 << 30)
         self._timeout: float | None = args.get("timeout")
+        self._withheld = binding.withheld
         self._later = binding.later
         self._dropped = binding.dropped
         self._key = _by(args.get("by", "lineage"), binding)
@@ -127,6 +128,9 @@ class _Join:
         except TypeError:
             raise RunError(f"join can't pair by {key[0]!r}, which has no hash", code="AF303") from None
         if pair is not None and event.source in pair.parts:
+            if not event.complete:
+                self._dropped(event.kind)
+                return
             raise RunError(
                 f"{event.source!r} gave a second event for {key[0]!r}, and not all others gave their first",
                 code="AF623",
@@ -182,7 +186,13 @@ class _Join:
         kind = event.kind
         if kind == "flush" and event.source == self._node:
             pair = self._numbers.get(event.sequence)
-            yield from self._drop(pair) if pair is not None else ()
+            if pair is not None:
+                missing = " and ".join(name for name in self._inputs if name not in pair.parts)
+                self._withheld(
+                    f"node {self._node!r}: {missing} gave nothing within {self._timeout:g} s of the others, whose "
+                    "events were dropped"
+                )
+                yield from self._drop(pair)
             return
         if kind == "skip":
             yield from self._skipped(event)

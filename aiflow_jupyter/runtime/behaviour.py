@@ -105,6 +105,8 @@ class Binding:
         govern: gives a behaviour the node's state, tries and time limit: for an operator that makes several calls for
             one event, or none for some, each of which is to be tried by itself.
         dropped: counts an event of a kind that the operator discards.
+        withheld: says that the operator kept a part of what was asked for from leaving, and why: the run warns of it,
+            and its result is no whole one.
         inner: makes a run of another graph, within this one, with some operators in place of the known ones.
     """
 
@@ -122,6 +124,7 @@ class Binding:
     threads: Callable[[], Callable[..., Awaitable[Any]]] = _no_run
     govern: Callable[[Behaviour], Behaviour] = _no_run
     dropped: Callable[[str], None] = _no_run
+    withheld: Callable[[str], None] = _no_run
     inner: Callable[[GraphSpec, Mapping[str, Operator]], Run] = _no_run
 
 

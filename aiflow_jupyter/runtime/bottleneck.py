@@ -51,8 +51,10 @@ def bottleneck(status: RunStatus, spec: GraphSpec, inline: Mapping[str, bool]) -
     for name, node in nodes.items():
         pressure = max((nodes[edge.source].blocked for edge in spec.edges if edge.target == name), default=0.0)
         excess = pressure - node.blocked
-        if excess >= NOTABLE and node.busy > 0:  # one that is itself blocked is only where the waiting has got to
-            found = max(found or (False, 0.0, ""), (node.blocked < NOTABLE, excess, name))
+        full = node.peak >= node.queue  # else nobody has ever waited for it, but for one beside it
+        if excess >= NOTABLE and node.busy > 0 and full:
+            # One that is itself blocked is only where the waiting has got to.
+            found = max(found or (False, 0.0, ""), (node.blocked < NOTABLE, excess * node.busy, name))
     if found is None:
         return None
     node = nodes[found[2]]

@@ -240,6 +240,11 @@ def percentile(histogram: Sequence[int], share: float) -> float | None:
     return None
 
 
+def _within(edge: float | None, service_ns: int) -> float | None:
+    """A bucket's upper edge, but no more than all service together."""
+    return None if edge is None else min(edge, service_ns / 1e9)
+
+
 def node_status(guardian: Counted, run: RunState, started: int, now: int, failed: str | None) -> NodeStatus:
     """Read one guardian's counters; safe from any thread, as every figure is read on its own.
 
@@ -283,9 +288,9 @@ def node_status(guardian: Counted, run: RunState, started: int, now: int, failed
         service_s=service / 1e9,
         blocked_s=waiting / 1e9,
         first_s=(guardian.first_ns - started) / 1e9 if guardian.first_ns else None,
-        p50_s=percentile(histogram, 0.50),
-        p95_s=percentile(histogram, 0.95),
-        p99_s=percentile(histogram, 0.99),
+        p50_s=_within(percentile(histogram, 0.50), service),
+        p95_s=_within(percentile(histogram, 0.95), service),
+        p99_s=_within(percentile(histogram, 0.99), service),
         owned=guardian.owned(),
         most=guardian.most,
         drops=dict(guardian.drops),

@@ -150,6 +150,7 @@ class Run:
         self._operators = operators
         self._inner: list[Run] = []
         self._warnings: dict[str, str] = {}
+        self._partial = False
         self.paused = False
         common = Binding(
             "",
@@ -384,7 +385,7 @@ class Run:
 
     def result(self) -> Result:
         """What has come so far."""
-        complete = self.state == "done" and not self._stopped
+        complete = self.state == "done" and not self._stopped and not self._partial
         complete = complete and not any(guardian.errors for guardian in self.guardians.values())
         return Result(self.variables, self.answers, self.status(), complete)
 
@@ -462,6 +463,11 @@ class Run:
     def warn(self, node: str, text: str) -> None:
         """What whoever runs a node should know: it stands in the status. Called from any thread."""
         self._warnings[node] = text
+
+    def withheld(self, node: str, text: str) -> None:
+        """A node kept a part of what was asked for from leaving: the result is not whole."""
+        self._partial = True
+        self.warn(node, text)
 
     def _may_change(self) -> bool:
         """Whether something outside the nodes may still bring the run on."""

@@ -93,7 +93,13 @@ CASES = [
     ("a = map(spread)\na -> out", "AF303", "yields; map takes", "line 1, column 9", "flat_map(spread)"),
     ("a = flat_map(size)\na -> out", "AF303", "no iterable", "line 1, column 14", "return a list"),
     ("a = route(fetch)\na.else -> out", "AF303", "'fetch' awaits", "line 1, column 11", "have a map"),
-    ("a = tidy [retry=2, effect=non_idempotent, compensate=size]\na -> out", "AF303", "compensate=size", "line 1", "payload, error"),
+    (
+        "a = tidy [retry=2, effect=non_idempotent, compensate=size]\na -> out",
+        "AF303",
+        "compensate=size",
+        "line 1",
+        "payload, error",
+    ),
     (
         "a = generate()\nb = retrieve(docs)\na -> b -> out",
         "AF301",
@@ -239,7 +245,7 @@ def test_table_of_codes_is_that_of_the_sources():
 def test_every_code_of_the_checks_has_a_case_here():
     checks = ("arguments", "structure", "types", "policies", "pairing", "liveness", "checks")
     texts = [Path(aiflow_jupyter.__file__).with_name("graph").joinpath(f"{name}.py").read_text() for name in checks]
-    assert set(re.findall(r"AF\d{3}", "".join(texts))) == {code for _, code, *_ in CASES} | {"AF102", "AF304"}
+    assert set(re.findall(r"AF\d{3}", "".join(texts))) == {code for _, code, *_ in CASES} | {"AF102", "AF304", "AF411"}
 
 
 def test_restart_goes_no_further_than_what_is_held_until_a_verdict():
@@ -289,3 +295,11 @@ def test_problem_of_a_graph_without_text_names_its_pointer():
     (problem,) = examine(source.spec, TABLE, FUNCTIONS).errors
     assert problem.hint.startswith("at /nodes/a/policy/key")
     assert problem.path == ("nodes", "a", "policy", "key")
+
+
+def test_verdicts_lead_to_a_node_that_waits_for_one():
+    table = TABLE | {"guard": replace(TABLE["guard"], ports=lambda _args: ("", "verdict"))}
+    for policy, data, codes in (("", "", ["AF411"]), (" [effect=speculative]", "a -> c\n", [])):
+        text = f"a = generate()\nb = guard(tidy)\nc = tidy{policy}\na -> b -> out\n{data}b.verdict -> c -> out"
+        source = parsed(text + OUT)
+        assert [p.code for p in examine(source.spec, table, FUNCTIONS, source).errors] == codes

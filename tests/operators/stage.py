@@ -94,6 +94,7 @@ class Node:
         self, operator, policy=None, functions=None, show=None, source=None, inputs=(), arguments=None, **args
     ):
         self.dropped = []
+        self.withheld = []
         self.timers = {}
         self.given = []
         known = OPERATORS[operator]
@@ -109,6 +110,7 @@ class Node:
             threads=lambda: _at_once,
             govern=lambda behaviour: behaviour,
             dropped=self.dropped.append,
+            withheld=self.withheld.append,
         )
         self.variables, self.binding = binding.variables, binding
         args |= arguments or {}

@@ -177,7 +177,7 @@ def test_what_is_no_text_keeps_its_place():
 )
 def test_control_events_let_go_what_they_are_about(event, left, then):
     given_node = node()
-    given_node.put(token("se"), Event("chunk", "v", lineage="4"))
+    given_node.put(token("se"), Event("token", "v", lineage="4"))
     out = given_node.put(event)
     assert [(e.payload, e.complete) for e in out if e.kind in ("token", "chunk")] == left
     assert kinds(out) == then
@@ -351,8 +351,32 @@ def test_reduce_behind_a_guard_gives_the_whole_or_nothing():
 
 def test_what_is_put_in_without_an_answer_is_vouched_for_at_the_end():
     given_node = node()
-    assert given_node.put(Event("chunk", "abc", lineage="0"), Event("chunk", "d. ", sequence=1, lineage="1")) == []
+    assert given_node.put(Event("token", "abc", lineage="0"), Event("token", "d. ", sequence=1, lineage="1")) == []
     assert given_node.put(value(3, 0, "2")) == []
     out = given_node.put(END)
-    assert [event.payload for event in out if event.kind in ("chunk", "value")] == ["abc", "d. ", 3]
+    assert [event.payload for event in out if event.kind in ("token", "value")] == ["abc", "d. ", 3]
     assert kinds([e for e in out if e.kind != "value"]) == ["commit"] * 3
+
+
+def test_a_piece_that_was_cut_before_is_looked_at_when_it_comes_with_its_white_space():
+    seen = []
+
+    def check(text):
+        seen.append(text)
+        return True
+
+    given_node = Node("guard", functions={"check": check}, check="check")
+    out = []
+    for number, piece in enumerate(["One.", "Two."]):
+        gap = {"gap": " "} if number else {}
+        out += given_node.put(Event("chunk", piece, sequence=number, lineage="0/0.ask", meta=gap))
+    assert [event.payload for event in out] == ["One.", "Two."]
+    assert seen == ["One.", "One. Two."]
+
+
+def test_what_is_withheld_is_told():
+    given_node = Node("guard", functions={"check": lambda text: "bad" not in text}, check="check")
+    given_node.put(token("This is bad. "), token("And on."))
+    given_node.put(finish())
+    assert len(given_node.withheld) == 1
+    assert "refused a part" in given_node.withheld[0]
