@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 _HALF = re.compile(r"[\ud800-\udfff]")
 _STEERS = re.compile(
@@ -162,3 +162,9 @@ class CommandError(AiflowError):
     """A cell or a command line that can't be understood or names something unknown."""
 
     code = "AF800"
+
+
+FAMILY: Final = frozenset(
+    name for name, each in globals().items() if isinstance(each, type) and issubclass(each, AiflowError)
+)
+"""The names of these errors, by which `retry_on` knows them."""

@@ -20,7 +20,7 @@ from aiflow_jupyter.graph.problems import NO_NODE
 from aiflow_jupyter.graph.review import Review
 from aiflow_jupyter.graph.signatures import Signatures
 from aiflow_jupyter.graph.spec import GraphSpec
-from aiflow_jupyter.graph.structure import check_structure
+from aiflow_jupyter.graph.structure import check_ports, check_structure
 from aiflow_jupyter.graph.types import Flows, check_types
 
 Functions = Mapping[str, Callable[..., Any]]
@@ -63,6 +63,7 @@ def examine(
     check_nodes(review)
     check_structure(review)
     types = Flows(review)
+    check_ports(review, types)
     check_types(review, types)
     check_policies(review, types)
     if not review.shape.closing:

@@ -6,7 +6,9 @@ Three things can stop a graph that has no cycle but those of feedback edges:
   many events as one branch can be ahead of another (`bounds.skew`). Where it keeps less, that is an error.
 - A merge that gives its inputs in the order of the source waits for one branch while the others fill up: likewise.
 - More comes back over a feedback edge than it holds, which fails the run. It can't where an event that enters the
-  loop comes back at most once and `limit` is at least what the loop's nodes can own; elsewhere it is a warning.
+  loop comes back at most once and `limit` is at least what the loop's nodes can own; elsewhere it is a warning. Where a
+  model that is asked from outside gets the results of its calls, it is enough for those of one answer: questions that
+  are put in at the same time need as many times that.
 
 At run time, an exact detector names the cycle of a deadlock.
 """
@@ -93,6 +95,10 @@ def _loops(review: Review) -> None:
         )
         if len(heads) > 1:
             why, hint = f"it has several heads, {' and '.join(map(repr, heads[:5]))}", "lead all feedback to one node"
+        elif (calls := _calls(review, head, back)) is not None and not why:
+            if limit < calls:
+                why = f"one answer may make {calls:,} calls, whose results may all come back while {head!r} is busy"
+                hint = f"{edge.source} = tools(...) [hold={limit}] lets an answer make no more calls; or limit={calls}"
         elif not why and limit < inside:
             why = f"its nodes can own {inside:,} events, which may all come back while {head!r} is busy"
             hint = f"limit={inside}, or smaller queues and fewer workers in the loop"
@@ -109,6 +115,17 @@ def _loops(review: Review) -> None:
 def _inside(review: Review, index: int, loop: int) -> bool:
     edge, bit = review.shape.edges[index], review.shape.bit
     return bool(loop & bit[edge.source]) and bool(loop & bit[edge.target])
+
+
+def _calls(review: Review, head: str, back: list[int]) -> int | None:
+    """The calls that an answer may make, in a loop of a model and its tools that is asked from outside the graph."""
+    shape = review.shape
+    edges = [shape.edges[index] for index in back]
+    signature = review.signature(edges[0].source)
+    tools = len(edges) == 1 and signature is not None and signature.gives == frozenset({"tool_result"})
+    if signature is None or not tools or set(shape.into[head]) - set(back):
+        return None
+    return held(review.spec.nodes[edges[0].source], signature)
 
 
 def _limit(review: Review, index: int) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from aiflow_jupyter.events import DATA
 from aiflow_jupyter.graph.problems import NO_NODE
 from aiflow_jupyter.graph.review import Path, Review
 from aiflow_jupyter.graph.signatures import VERDICT, OperatorSignature
 from aiflow_jupyter.graph.spec import EdgeSpec
+from aiflow_jupyter.graph.types import Flows
 
 
 def check_structure(review: Review) -> None:
@@ -13,7 +15,6 @@ def check_structure(review: Review) -> None:
     _edges(review)
     _cycles(review)
     _reach(review)
-    _ports(review)
     _places(review)
 
 
@@ -120,8 +121,8 @@ def _reach(review: Review) -> None:
             review.found(f"node {node!r} is a sink that nothing leads to", "AF209", ("nodes", node))
 
 
-def _ports(review: Review) -> None:
-    """Say which outputs nobody takes, where the node has any that somebody takes."""
+def check_ports(review: Review, flows: Flows) -> None:
+    """Say which outputs nobody takes, where the node has any that somebody takes, and something may leave by them."""
     connected: dict[str, set[str | None]] = {}
     for edge in review.shape.edges.values():
         connected.setdefault(edge.source, set()).add(edge.port)
@@ -138,6 +139,9 @@ def _ports(review: Review) -> None:
             optional = ("else", VERDICT) if signature.verdicts else ("else",)
             left = [name for name in names or ("else",) if (name or None) not in ports]
             missing = left if names is None else [name for name in left if name not in optional]
+        kinds = flows.into[node].kinds
+        if kinds is not None:
+            missing = [name for name in missing if name not in DATA or name in kinds]
         if missing:
             which = ", ".join(f"{node}.{name}" if name else f"{node}'s plain output" for name in missing)
             message = f"nothing takes what leaves by {which}: its events are counted unrouted"

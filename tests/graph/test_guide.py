@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import aiflow_jupyter.graph
-from aiflow_jupyter.graph.checks import require
+from aiflow_jupyter.graph.checks import examine, require
 from aiflow_jupyter.graph.language import parse
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.operators import SIGNATURES
@@ -22,6 +22,12 @@ FUNCTIONS = ("no_secrets", "speak", "weather", "search", "papers")
 def test_every_graph_of_the_guide_passes_the_checks(text):
     parsed = parse(text, "guide", SIGNATURES)
     require(parsed.spec, SIGNATURES, FUNCTIONS, parsed)
+
+
+@pytest.mark.parametrize("text", GRAPHS)
+def test_nothing_is_warned_of_that_the_guide_could_avoid(text):
+    parsed = parse(text, "guide", SIGNATURES)
+    assert [each.code for each in examine(parsed.spec, SIGNATURES, FUNCTIONS, parsed).warnings] == []
 
 
 def test_the_guide_has_graphs():

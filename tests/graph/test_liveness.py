@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -90,3 +91,43 @@ def test_loop_below_that_limit_can_overflow():
         assert "which is its limit" in str(error)
     else:
         raise AssertionError("it was refused for nothing")
+
+
+TOOLS = """ask  = generate(tools=(f,))
+lane = route(by="kind")
+act  = tools(functions=(f,)) {act}
+out  = sink(var="x")
+ask -> lane
+lane.token -> out
+lane.tool_fragment -> act
+act -> ask [feedback, limit={limit}]
+{more}"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "act", "more", "said"),
+    [
+        (64, "", "", ""),
+        (8, "[hold=8]", "", ""),
+        (8, "", "", "one answer may make 64 calls"),
+        (8, "[hold=9]", "", "one answer may make 9 calls"),
+        (64, "", "many = flat_map(f)\nmany -> ask", "can own"),
+    ],
+)
+def test_a_loop_of_tools_holds_the_calls_of_an_answer(limit, act, more, said):
+    parsed = read(TOOLS.format(limit=limit, act=act, more=more), "g", SIGNATURES)
+    warnings = [each for each in examine(parsed.spec, SIGNATURES, ["f"], parsed).warnings if each.code == "AF503"]
+    assert [said in str(each) for each in warnings] == ([True] if said else [])
+
+
+def test_ports_of_kinds_that_never_come_are_not_missed():
+    text = TOOLS.format(limit=64, act="", more="").replace("lane.token -> out\n", "act -> out\n")
+    parsed = read(text, "g", SIGNATURES)
+    (found,) = (each for each in examine(parsed.spec, SIGNATURES, ["f"], parsed).warnings if each.code == "AF212")
+    assert "leaves by lane.token: " in str(found)
+
+
+@pytest.mark.parametrize("name", ["ProviderError", "StreamCut", "AiflowError", "RunError", "OSError"])
+def test_retry_knows_the_errors_of_the_library_and_of_python(name):
+    text = f'ask = generate() [retry=2, retry_on=({name},)]\nout = sink(var="x")\nask -> out'
+    assert examine(read(text, "g", SIGNATURES).spec, SIGNATURES, ()).errors == []
