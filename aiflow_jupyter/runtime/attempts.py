@@ -27,6 +27,7 @@ from aiflow_jupyter.errors import RunError
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.runtime.behaviour import Behaviour
+from aiflow_jupyter.runtime.returned import value
 from aiflow_jupyter.runtime.threads import NodeThreads
 
 LONGEST_PAUSE_S: Final = 60.0
@@ -204,10 +205,12 @@ class _Governor:
         """Undo a failed call that will be tried again; what goes wrong with that ends the tries."""
         if failure is None or attempt >= self.tries or not self._worth_it(failure):
             return
+        undone: Any = None
         if inspect.iscoroutinefunction(self.compensate):
-            await self.compensate(event.payload, failure)
+            undone = await self.compensate(event.payload, failure)
         elif self.compensate is not None and self.threads is not None:
-            await self.threads.submit(self.compensate, event.payload, failure)
+            undone = await self.threads.submit(self.compensate, event.payload, failure)
+        value(self.policy.compensate or "", undone)  # what is still to run has undone nothing
         self.retried()
 
     async def _slot(self) -> None:

@@ -230,6 +230,22 @@ def test_compensation_that_fails_is_told_and_ends_the_tries():
     virtual.run(story)
 
 
+async def test_compensation_that_only_returns_what_is_still_to_run_has_undone_nothing():
+    async def later(payload, error):
+        raise AssertionError("nobody awaits it")
+
+    def steps(payload, error):
+        yield
+
+    for undo in (lambda payload, error: later(payload, error), steps):  # noqa: PLW0108 - no coroutine function
+        calls: list[int] = []
+        policy = {"retry": 5, "backoff": 0.001, "effect": "non_idempotent", "compensate": "undo"}
+        run, _ = governed(real_loop(), flaky({0: 9}, calls), policy, functions={"undo": undo})
+        with pytest.raises(RunError, match="'undo' returned a .*, not a value"):
+            await run.run("go")
+        assert calls == [0]
+
+
 def test_idempotency_key_is_the_same_for_each_try_and_another_for_each_event():
     async def story(loop):
         keys: list[str] = []
