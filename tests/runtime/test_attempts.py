@@ -241,7 +241,7 @@ async def test_compensation_that_only_returns_what_is_still_to_run_has_undone_no
         calls: list[int] = []
         policy = {"retry": 5, "backoff": 0.001, "effect": "non_idempotent", "compensate": "undo"}
         run, _ = governed(real_loop(), flaky({0: 9}, calls), policy, functions={"undo": undo})
-        with pytest.raises(RunError, match="'undo' returned a .*, not a value"):
+        with pytest.raises(RunError, match=r"'undo' returned a .*, not a value"):
             await run.run("go")
         assert calls == [0]
 
