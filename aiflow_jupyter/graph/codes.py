@@ -46,6 +46,7 @@ CODES: Final[Mapping[str, tuple[Severity, str]]] = MappingProxyType(
         "AF306": ("error", "the type of what is injected is unknown, or its node can't take it"),
         "AF307": ("warning", "a function has no type hints: it is taken as Any"),
         "AF308": ("error", "a template names what its value does not have"),
+        "AF309": ("error", "what an index gave is no list of documents with text"),
         "AF401": ("error", "a policy is unknown or has a value that it can't have"),
         "AF402": ("error", "a node that works one event at a time has several workers"),
         "AF403": ("error", "calls that share state run at once, and no state mode is named"),

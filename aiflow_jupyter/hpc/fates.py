@@ -23,6 +23,12 @@ _FATE: Final = {
     "batch": ("AF989", "the job's result lacks its answer", "Run it again."),
     "failed": ("AF985", "the job failed", "Look at the worker's log on the cluster."),
 }  # fmt: skip
+_HINT: Final = {
+    "AF910": "Can the cluster's nodes reach the relay? `python aiflow-worker.pyz check --relay URL` there says it.",
+    "AF940": "`python aiflow-worker.pyz keys` makes it there; worker_key in aiflow.toml is its public half.",
+    "AF941": "Compare worker_key in aiflow.toml with what `python aiflow-worker.pyz keys` prints on the cluster.",
+}
+"""What mends a failure that the worker names, where its status alone does not say it."""
 
 
 def without_answer(result: Result) -> HpcError:
@@ -31,6 +37,7 @@ def without_answer(result: Result) -> HpcError:
     if result.error:
         said, words = result.error
         code, message = said if _CODE.fullmatch(said) else code, f"{message}: {words}"
+        hint = _HINT.get(code, hint)
     return HpcError(message, code=code, hint=hint)
 
 

@@ -208,6 +208,9 @@ class RemoteStream:
                 tls=None if relay.url.startswith("https") else _no_certificates(),
                 allow_plain=relay.allow_plain,
             )
+        except CapabilityRefused as error:
+            hint = f"The key comes from {relay.named}. {error.hint}" if relay.named else error.hint
+            raise CapabilityRefused(error.message, code=error.code, hint=hint) from error
         except RelayUnreachable as error:
             if not self._fallback:
                 raise HpcError(

@@ -15,8 +15,10 @@ class RelayAt:
         url: its address.
         key: the personal key.
         allow_plain: it may be another machine without TLS.
+        named: the setting that the key comes from, for whoever has to mend it.
     """
 
     url: str
     key: Secret
     allow_plain: bool = False
+    named: str = ""

@@ -1,26 +1,40 @@
 """The wire between kernel and live view, Python half; `js/widget/protocol.ts` is the other.
 
-A view is given the graph once, a snapshot when it says hello, and then frames with the nodes that changed. Frames are
-numbered; a view that misses one says hello again. `tests/data/frames.json` holds both halves to the same text.
+A view is given the graph once, a snapshot when it says hello, and then frames with the nodes that changed. A node's
+details and the bottleneck are looked at twice a second, so that a frame stays small. Frames are numbered; a view that
+misses one says hello again. `tests/data/frames.json` holds both halves to the same text.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 if TYPE_CHECKING:
     from aiflow_jupyter.graph.picture import Gauge
     from aiflow_jupyter.graph.spec import GraphSpec
+    from aiflow_jupyter.runtime.bottleneck import Bottleneck
     from aiflow_jupyter.runtime.metrics import NodeStatus, RunStatus
 
 MIME = "application/vnd.aiflow.flow+json"
+VERSION = 2
+"""Of the saved form; the first one had no details and no bottleneck."""
 RATE_WINDOW_S = 1.0
+DETAILS_EVERY_S = 0.5
 SHORTEST_S = 0.1
 """Seconds before which a rate says nothing."""
 
 NodeFrame = list[Any]
 """`[state, depth, peak, processed, rate]`; rate in events per second, None where it can't be told."""
+
+Details = list[Any]
+"""`[dropped, retries, errors, busy, blocked, wait, p95, first, lag, held, words]`.
+
+The first three count events; `busy` and `blocked` are shares of the time; `wait` (the mean in the queue), `p95` (of the
+service), `first` (the first event, since the run began), `lag` (the mean since an event's arrival at its source) and
+`held` (the event loop, at once) are seconds, None where there is none; `words` say what a bottleneck does.
+"""
 
 
 class GraphNode(TypedDict):
@@ -47,6 +61,7 @@ class Status(TypedDict):
     """A run at one instant; `elapsed` in seconds.
 
     `message` says what went wrong and what mends it; before that what is waited for, or how an answer came.
+    `bottleneck` is the node that holds others up, or empty.
     """
 
     seq: int
@@ -55,10 +70,12 @@ class Status(TypedDict):
     run: str
     message: str
     nodes: dict[str, NodeFrame]
+    details: dict[str, Details]
+    bottleneck: str
 
 
 class Frame(Status):
-    """A status as a message; a frame names only the nodes that changed."""
+    """A status as a message; a frame names only the nodes, and the details, that changed."""
 
     kind: Literal["frame", "snapshot"]
 
@@ -83,7 +100,8 @@ def graph_of(spec: GraphSpec) -> Graph:
 def ready(spec: GraphSpec, run_id: str = "") -> Status:
     """The status of a graph that has not run, or of the run that is about to."""
     nodes: dict[str, NodeFrame] = {node: ["idle", 0, 0, 0, None] for node in spec.nodes}
-    return {"seq": 0, "elapsed": 0.0, "run_id": run_id, "run": "ready", "message": "", "nodes": nodes}
+    return {"seq": 0, "elapsed": 0.0, "run_id": run_id, "run": "ready", "message": "", "nodes": nodes,
+            "details": {}, "bottleneck": ""}  # fmt: skip
 
 
 class Frames:
@@ -99,13 +117,22 @@ class Frames:
         self._sent: dict[str, NodeFrame] = {}
         self._sent_run: tuple[str, int, str] = ("", 0, "")
         self._history: dict[str, deque[tuple[float, int]]] = {}
+        self._details: dict[str, Details] = {}
+        self._detailed: tuple[str, int] = ("ready", 0)
+        self._bottleneck = ""
 
-    def frame(self, status: RunStatus, message: str | None = None) -> Frame | None:
+    def frame(
+        self,
+        status: RunStatus,
+        message: str | None = None,
+        bottleneck: Callable[[], Bottleneck | None] = lambda: None,
+    ) -> Frame | None:
         """What changed since the last frame, None if nothing did (the clock alone counts twice a second).
 
         Args:
             status: the figures.
             message: what is said below the picture's name, None for the status's own.
+            bottleneck: finds it; called at most twice a second.
         """
         said = status.message if message is None else message
         nodes = {node.node: self._node(node, status) for node in status.nodes}
@@ -115,14 +142,29 @@ class Frames:
             return None
         self._seq += 1
         self._sent, self._sent_run = nodes, run
-        self.latest = self._status(status, nodes, said)
-        return {"kind": "frame", **self._status(status, changed, said)}
+        details = self._newly(status, bottleneck)
+        self.latest = self._status(status, nodes, said, self._details)
+        return {"kind": "frame", **self._status(status, changed, said, details)}
 
     def snapshot(self) -> Frame:
         """Everything as last sent."""
         return {"kind": "snapshot", **self.latest}
 
-    def _status(self, status: RunStatus, nodes: dict[str, NodeFrame], message: str) -> Status:
+    def _newly(self, status: RunStatus, find: Callable[[], Bottleneck | None]) -> dict[str, Details]:
+        """The details that changed, where it is time to look at them."""
+        turn = (status.state, int(status.elapsed_s / DETAILS_EVERY_S))
+        if turn == self._detailed:
+            return {}
+        self._detailed = turn
+        found = find()
+        self._bottleneck = found.node if found is not None else ""
+        words = {} if found is None else {found.node: str(found)}
+        before, self._details = self._details, {n.node: _details(n, words.get(n.node, "")) for n in status.nodes}
+        return {node: figures for node, figures in self._details.items() if before.get(node) != figures}
+
+    def _status(
+        self, status: RunStatus, nodes: dict[str, NodeFrame], message: str, details: dict[str, Details]
+    ) -> Status:
         return {
             "seq": self._seq,
             "elapsed": round(status.elapsed_s, 3),
@@ -130,6 +172,8 @@ class Frames:
             "run": status.state,
             "message": message,
             "nodes": nodes,
+            "details": details,
+            "bottleneck": self._bottleneck,
         }
 
     def _node(self, node: NodeStatus, status: RunStatus) -> NodeFrame:
@@ -148,6 +192,13 @@ class Frames:
         history.append((now, count))
         since, before = history[0]
         return round((count - before) / (now - since), 1) if now > since else None
+
+
+def _details(node: NodeStatus, words: str) -> Details:
+    wait = round(node.wait_s / node.processed, 3) if node.processed else None
+    seconds = [wait, node.p95_s, node.first_s, node.lag_s, node.held_loop_s or None]
+    rounded = [None if each is None else round(each, 4) for each in seconds]
+    return [node.dropped, node.retries, node.errors, round(node.busy, 2), round(node.blocked, 2), *rounded, words]
 
 
 def gauges_of(status: Status, graph: Graph) -> dict[str, Gauge]:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.runtime.bottleneck import Bottleneck
     from aiflow_jupyter.runtime.metrics import RunStatus
     from aiflow_jupyter.runtime.run import Result, Run
+    from aiflow_jupyter.runtime.source import Provider
 
 STOP_TIMEOUT_S = 3.0
 """How long an interrupted cell waits for its run to stop; longer than a run waits for code that won't."""
@@ -112,6 +113,7 @@ class Host(Protocol):
         leave_open: bool = ...,
         beside: Beside | None = ...,
         run_id: str | None = ...,
+        wrap: Callable[[Provider], Provider] | None = ...,
     ) -> Handle:
         """Start a run of a checked graph."""
 

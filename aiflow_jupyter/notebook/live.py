@@ -13,12 +13,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from aiflow_jupyter.errors import plain
-from aiflow_jupyter.notebook.frames import MIME, Frames, Status, gauges_of, graph_of, ready
+from aiflow_jupyter.notebook.frames import MIME, VERSION, Frames, Status, gauges_of, graph_of, ready
 from aiflow_jupyter.notebook.outputs import is_kernel, output_of
 
 if TYPE_CHECKING:
     from aiflow_jupyter.graph.spec import GraphSpec
     from aiflow_jupyter.notebook.widget import FlowWidget
+    from aiflow_jupyter.runtime.metrics import RunStatus
     from aiflow_jupyter.runtime.run import Run
 
 FRAME_S = 1 / 30
@@ -39,17 +40,21 @@ def bundle_of(spec: GraphSpec, status: Status) -> dict[str, Any]:
     gauges = None if status["run"] == "ready" else gauges_of(status, graph)
     caption = "" if status["run"] == "ready" else f"{status['run']}, {status['elapsed']:.1f} s"
     return {
-        MIME: {"version": 1, "graph": graph, "snapshot": status},
+        MIME: {"version": VERSION, "graph": graph, "snapshot": status},
         "image/svg+xml": picture.svg(spec, gauges, caption),
         "text/plain": "\n".join([picture.text(spec, gauges, caption), *plain(status["message"]).splitlines()]) + "\n",
     }
 
 
-def message_of(run: Run) -> str:
+def message_of(run: Run, status: RunStatus) -> str:
     """What is said with the picture: why the run failed and what mends that, else what its models are waited for.
 
-    A run that is over keeps what there is to say of how an answer came, such as in one piece.
+    A run that is over keeps what there is to say of how an answer came, such as in one piece. Warnings stand below.
     """
+    return "\n".join([*filter(None, [_said(run)]), *(f"warning: {warning}" for warning in status.warnings)])
+
+
+def _said(run: Run) -> str:
     if run.error is not None:
         return "\n".join(part for part in (run.error.message, run.error.hint) if part)
     live = run.state in ("ready", "running")
@@ -107,7 +112,8 @@ class FlowView:
         self._rest()
 
     def _send(self, run: Run) -> None:
-        frame = self._frames.frame(run.status(), message_of(run))
+        status = run.status()
+        frame = self._frames.frame(status, message_of(run, status), run.bottleneck)
         if frame is not None and self._widget is not None:
             self._widget.send(frame)
 

@@ -15,6 +15,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 
 from aiflow_jupyter.errors import AiflowError, CommandError, GraphError, RunError, plain
 from aiflow_jupyter.notebook import options as cell_options
+from aiflow_jupyter.notebook.tracing import NextRun
 
 if TYPE_CHECKING:
     from aiflow_jupyter.graph.language import Parsed
@@ -46,6 +47,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         self._host = host
         self._graphs: dict[str, Parsed] = {}
         self._asked: dict[str, str] = {}
+        self._next_run = NextRun()
 
     @no_var_expand  # type: ignore[untyped-decorator]
     @line_cell_magic  # type: ignore[untyped-decorator]
@@ -65,7 +67,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             what goes to the graph's input
 
             %aiflow runs | cancel [ID] | graphs | graph NAME [--as FORM] | doctor | login
-                     | help
+                     | trace record FILE | trace replay FILE | help
 
         In a body, {{name}} inserts the value of a variable; all other braces are text.
         """
@@ -130,6 +132,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
 
             await asyncio.gather(flow_view.follow(run), *([text_view.follow(run)] if text_view else []))
 
+        wrap, tell = self._next_run.take(spec)
         try:
             handle = self._host.start(
                 spec,
@@ -141,12 +144,16 @@ class AiflowMagics(Magics):  # type: ignore[misc]
                 leave_open=options.open,
                 beside=beside,
                 run_id=run_id,
+                wrap=wrap,
             )
         except BaseException:
             flow_view.abandon()
             raise
         self._remember(run_id, body)
-        return self._conclude(options, handle, lambda result: result, lambda: text_view.text if text_view else "")
+        try:
+            return self._conclude(options, handle, lambda result: result, lambda: text_view.text if text_view else "")
+        finally:
+            tell()
 
     def _ask(self, options: argparse.Namespace, body: str) -> Any:
         from aiflow_jupyter.notebook.answer import AnswerView, Reply, cause_of, question
@@ -161,7 +168,8 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             seed=options.seed,
         )
         view = AnswerView(output_of(self.shell))
-        handle = self._host.start(spec, body, show=view.feed, beside=view.follow)
+        wrap, tell = self._next_run.take(spec)
+        handle = self._host.start(spec, body, show=view.feed, beside=view.follow, wrap=wrap)
         self._remember(handle.id, f"{options.tier}: {body}")
 
         def reply(result: Result) -> Reply:
@@ -177,6 +185,8 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             if isinstance(error, RunError):
                 raise cause_of(error) from None
             raise
+        finally:
+            tell()
 
     def _conclude(
         self, options: argparse.Namespace, handle: Handle, value: Callable[[Any], Any], text: Callable[[], str]
@@ -207,6 +217,8 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             print("\n".join(sorted(self._graphs)) or "no graph is defined yet")  # noqa: T201
         elif command == "graph":
             self._print_graph(words)
+        elif command == "trace":
+            print(plain(self._next_run.line(words)))  # noqa: T201
         elif command == "doctor":
             from aiflow_jupyter.notebook.doctor import examine, report
 

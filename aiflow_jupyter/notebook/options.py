@@ -20,7 +20,7 @@ from aiflow_jupyter.errors import CommandError
 
 TIERS = ("auto", "local", "hpc", "cloud")
 CELL_COMMANDS = ("ask", "graph", "run")
-LINE_COMMANDS = ("runs", "cancel", "graphs", "graph", "doctor", "login", "help")
+LINE_COMMANDS = ("runs", "cancel", "graphs", "graph", "trace", "doctor", "login", "help")
 FORMS = ("text", "json", "python", "svg")
 
 MOST_TOKENS = 1_000_000
@@ -163,6 +163,24 @@ def parse_graph(words: list[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
+def parse_trace(words: list[str]) -> argparse.Namespace:
+    """Read what follows `%aiflow trace`: the `action`, its `file`, and `messages`, or `speed` and `partial`.
+
+    Raises:
+        CommandError: an unknown action or option, a missing file.
+    """
+    parser = _Parser(prog="%aiflow trace", add_help=False, allow_abbrev=False)
+    parser.add_argument("action", choices=("record", "replay", "off"))
+    parser.add_argument("file", metavar="FILE", nargs="?")
+    parser.add_argument("--messages", action="store_true", help="record what is asked, not only its hash")
+    parser.add_argument("--speed", type=float, default=1.0, help="how many times faster it is replayed")
+    parser.add_argument("--partial", action="store_true", help="leave out a last line that was cut off")
+    options = parser.parse_intermixed_args(words)
+    if options.file is None and options.action != "off":
+        parser.error(f"{options.action} needs a FILE")
+    return options
+
+
 def _split(line: str) -> list[str]:
     try:
         return shlex.split(line)
@@ -178,6 +196,7 @@ def usage() -> str:
         "%aiflow cancel [ID]      stop a run; without ID, the newest that runs\n"
         "%aiflow graphs           the graphs that were defined\n"
         "%aiflow graph NAME       print one: --as text | json | python | svg\n"
+        "%aiflow trace record FILE   record the next run; replay FILE answers it from one, off does neither\n"
         "%aiflow doctor           what is found, what is missing, and what mends it\n"
         "%aiflow login            log in to Globus, for the hpc tier\n"
         "%aiflow help             this text\n"

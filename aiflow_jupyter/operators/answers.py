@@ -153,7 +153,7 @@ class Answers:
             yield from self._broken(event, answer)
         elif kind in ("flush", "end"):
             for each in [answer] if event.lineage else list(self._open):
-                yield from self._let_go(each, end=kind == "end")
+                yield from self._let_go(each, end=kind == "end", cut=not event.complete)
         if kind != "end":
             yield event
 
@@ -185,11 +185,11 @@ class Answers:
             yield from self._skip(answer, event)
         self._past.note(answer, "broken")
 
-    def _let_go(self, answer: str, *, end: bool) -> Iterator[Event]:
+    def _let_go(self, answer: str, *, end: bool, cut: bool) -> Iterator[Event]:
         gathered = self._drop(answer)
         if gathered is None or gathered.last is None:
             return
-        whole = end and (gathered.finished or origin(answer) is None)
+        whole = end and not cut and (gathered.finished or origin(answer) is None)
         if not end:
             self._past.note(answer, "let go")
         yield self._made(answer, gathered, gathered.last, complete=whole and gathered.complete)

@@ -271,7 +271,7 @@ class _Guard:
     def _let_go(self, event: Event) -> Iterator[Event]:
         end = event.kind == "end"
         for each in [event.lineage] if event.lineage and not end else list(self._open):
-            whole = not end or origin(each) is None
+            whole = not end or (event.complete and origin(each) is None)
             yield from self._closing(
                 each, event, whole=whole, then=(self._commit(event, each),) if whole and end else ()
             )

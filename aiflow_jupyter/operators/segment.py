@@ -388,7 +388,7 @@ class _Segmenter:
         elif kind in ("end", "finish", "error", "flush"):
             everything = kind == "end" or (kind == "flush" and not lineage)
             for each in list(self._open) if everything else [lineage]:
-                whole = kind in ("finish", "flush") or (kind == "end" and origin(each) is None)
+                whole = kind in ("finish", "flush") or (kind == "end" and event.complete and origin(each) is None)
                 held = self._open.get(each) if kind == "flush" else self._open.pop(each, None)
                 if held is not None:
                     yield from self._close(held, complete=whole)

@@ -154,7 +154,7 @@ class _Windows:
         """The streams whose windows a control event lets go, and whether these are whole."""
         kind, lineage = event.kind, event.lineage
         if kind == "end" or (kind == "flush" and not lineage):
-            return [(stream, kind == "flush" or not stream) for stream in self._open]
+            return [(stream, kind == "flush" or (not stream and event.complete)) for stream in self._open]
         stream = _stream(lineage)
         held = self._open.get(stream)
         if held is None or kind not in ("finish", "error", "flush"):

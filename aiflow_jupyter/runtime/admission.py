@@ -41,6 +41,19 @@ class Parked(Protocol):
         """The last receiver took it."""
 
 
+class _Gone:
+    """Stands for a node that was stopped: its end waits behind what it gave."""
+
+    __slots__ = ("node", "pending")
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.pending = 1
+
+    def resume(self) -> None:
+        """Nobody waits."""
+
+
 def size_of(payload: Any) -> int:
     """Bytes that a payload takes: those of an array, else of the object itself, not of what it refers to."""
     size = getattr(payload, "nbytes", None)
@@ -193,16 +206,17 @@ class Admission:
         if not self.queue or self.waiters:
             return False
         last, stamp = self.queue[-1]
+        text = event.meta.get("gap", "") + event.payload if event.kind in TEXT else ""
         together = (
             stamp >= 0
             and event.kind in TEXT
-            and (last.kind, last.lineage, last.source, last.phase)
-            == (event.kind, event.lineage, event.source, event.phase)
-            and len(last.payload) + len(event.payload) <= self.policy.hold_bytes
+            and (last.kind, last.lineage, last.source) == (event.kind, event.lineage, event.source)
+            and {**last.meta, "gap": ""} == {**event.meta, "gap": ""}
+            and len(last.payload) + len(text) <= self.policy.hold_bytes
             and (not self.bytes_limit or self.bytes + size <= self.bytes_limit)
         )
         if together:
-            merged = last.derive(last.payload + event.payload)
+            merged = last.derive(last.payload + text)
             if self.bytes_limit:
                 self.bytes += size_of(merged.payload) - size_of(last.payload)
             self.queue[-1] = (merged, stamp)
@@ -216,6 +230,11 @@ class Admission:
         waiters, queue, size = self.waiters, self.queue, 0
         while waiters:
             event, sender = waiters[0]
+            if event.kind == "end":
+                waiters.popleft()
+                queue.append((event, CONTROL_STAMP))
+                self.exempt += 1
+                continue
             depth = len(queue) - self.exempt
             if depth >= self.limit:
                 return
@@ -237,6 +256,9 @@ class Admission:
         self.bytes -= size_of(event.payload)
 
     def _queue_control(self, event: Event) -> None:
+        if event.kind == "end" and any(sender.node == event.source for _, sender in self.waiters):
+            self.waiters.append((event, _Gone(event.source)))  # of a node that was stopped: behind what it gave
+            return
         self.queue.append((event, CONTROL_STAMP))
         self.exempt += 1
 

@@ -53,6 +53,7 @@ class Cycle:
 
     def _look(self) -> None:
         self._looking = False
+        self._ending = [head for head in self._ending if not head.closed]
         if not self._ending or not all(node.quiet() for node in self.nodes):
             return  # whoever is busy says when it has settled
         head = self._ending[0]

@@ -134,6 +134,7 @@ class Guardian(Admission):
         "lag_ns",
         "most",
         "owner",
+        "partial",
         "paused",
         "ports",
         "processed",
@@ -171,6 +172,7 @@ class Guardian(Admission):
         self.finishes: dict[str, tuple[int, Event]] = {}
         self.broken: set[str] = set()
         self.closed = self.done = self.paused = False
+        self.partial = False  # an input was cut off
         self.processed = self.emitted = self.errors = self.unrouted = self.retries = 0
         self.most = self.wait_ns = self.service_ns = self.blocked_ns = self.first_ns = 0
         self.lag_ns: int | None = None
@@ -222,6 +224,8 @@ class Guardian(Admission):
 
     def quiet(self) -> bool:
         """Whether nothing is here that could still give something, but what the operator holds."""
+        if self.closed:
+            return True
         return not self.queue and not self.waiters and not self.active() and not self.held() and not self.working()
 
     # -- admission
@@ -246,6 +250,7 @@ class Guardian(Admission):
         self.exempt += 1
         if event.edge.waiting >= event.edge.feedback.limit:
             self.limit = 0
+        self._note_kept()
         self.start()
 
     def start(self) -> None:
@@ -283,6 +288,12 @@ class Guardian(Admission):
                 hint="this is a defect of aiflow-jupyter, please report it",
             )
             self.owner.failed(self, Event("error", source=self.node), error)
+
+    def _note_kept(self) -> None:
+        """Note what is owned with what the operator and the feedback edges keep."""
+        owned = self.owned()
+        if owned > self.most:
+            self._note(owned)
 
     # -- emission
 
@@ -373,6 +384,7 @@ class Guardian(Admission):
         """
         if event.kind == "end":
             self.ends += 1
+            self.partial = self.partial or not event.complete
             if self.ends < self.inputs:
                 return False
             if self.cycle is not None and self.node in self.cycle.heads and self.ends == self.inputs:
@@ -400,6 +412,8 @@ class Guardian(Admission):
             self.finishes.clear()
             for finish in waiting:
                 yield from self._passing(finish)
+            if self.partial:
+                event = Event("end", source=self.node, meta=_INCOMPLETE)
         control = self.behaviour.control
         if control is not None:
             try:
@@ -453,20 +467,27 @@ class Guardian(Admission):
             if not sender.pending:
                 sender.resume()
         self._pass_end()
+        if self.cycle is not None:
+            self.cycle.settled()
 
     def _pass_end(self) -> None:
-        end = Event("end", source=self.node)
+        end = Event("end", source=self.node, meta=_INCOMPLETE)
         for receivers in self.ports.values():
             for receiver in receivers:
                 receiver.signal(end)
 
     def forget(self, sender: Guardian) -> None:
-        """Discard what a node that was stopped gave, as far as it can be told: all that waits where it alone gives."""
+        """Discard what a node that was stopped gave, as far as it can be told: all that waits where it alone gives.
+
+        What came of it before is a part, so no finish follows.
+        """
+        self.broken.update(event.lineage for event, giver in self.waiters if giver.node == sender.node)
         self.waiters = type(self.waiters)(each for each in self.waiters if each[1].node != sender.node)
         if self.inputs == 1:
             data = [entry for entry in self.queue if entry[1] >= 0]
             for event, stamp in data:
                 self.queue.remove((event, stamp))
+                self.broken.add(event.lineage)
                 if self.bytes_limit:
                     self._let_go(event)
         self._let_in(self.scheduler.clock())

@@ -137,7 +137,7 @@ class InlineGuardian(Guardian):
 
     def proceed(self) -> None:
         """Go on after the parked output was taken in, or after those that were let in here."""
-        if self.closed:
+        if self.closed or self.pending:  # let in by one receiver, and then refused by another
             return
         now = self.scheduler.clock()
         if self._blocked_at:
@@ -195,7 +195,10 @@ class InlineGuardian(Guardian):
                 receiver.park(out, self)
             if self.pending:
                 self._block(now)
-        elif self.skips:
+            return
+        if self.holds is not None:
+            self._note_kept()
+        if self.skips:
             self._pass(skip(event, self.node))
 
     def _block(self, now: int) -> None:
@@ -228,8 +231,8 @@ class InlineGuardian(Guardian):
                 if self._serving:
                     self._serving = False
                     self._served(self._took)
-                if self.holds is not None and (owned := self.owned()) > self.most:
-                    self._note(owned)
+                if self.holds is not None:
+                    self._note_kept()
                 return
             if out.kind in CONTROL:
                 self._pass(out)

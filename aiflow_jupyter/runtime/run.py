@@ -193,6 +193,7 @@ class Run:
             raise CommandError(
                 f"{to!r} is no input of the graph", code="AF806", hint=f"its inputs: {', '.join(inputs)}"
             )
+        kind_of(self.spec, to or inputs[0], value, self._operators)
         self._begin()
         self._shut = not leave_open
         await self._put_in(to or inputs[0], value)
@@ -217,7 +218,7 @@ class Run:
         kind_of(self.spec, node, value, self._operators)
         self._begin()
         if guardian.done or guardian.closed:
-            raise RunError(f"node {node!r} has ended: it takes nothing in any more", code="AF605")
+            raise self._ended_error(node)
         await self._put_in(node, value)
 
     async def close_inputs(self) -> None:
@@ -268,9 +269,12 @@ class Run:
                 raise
             finally:
                 self._senders.discard(sender)
-            if sender.pending:
-                raise self._over_error()
+            if sender.pending or guardian.closed:
+                raise self._over_error() if self.state != "running" else self._ended_error(node)
         self._scheduler.run_ready()
+
+    def _ended_error(self, node: str) -> AiflowError:
+        return RunError(f"node {node!r} has ended: it takes nothing in any more", code="AF605")
 
     def _over_error(self) -> AiflowError:
         return self.error or RunError("the run is over: it takes nothing in any more", code="AF605")

@@ -33,6 +33,8 @@ State = dict[Any, Any]
 def keep(behaviour: Behaviour, node: str, policy: Policy, key: Callable[[Event], Hashable] | None) -> Behaviour:
     """A behaviour whose calls have the state that the policy declares; itself where they take none.
 
+    `in_turn` sees that they come one at a time.
+
     Args:
         behaviour: of a mode that runs on the loop (`thread` ones already changed).
         node: names errors.
@@ -107,8 +109,7 @@ def _shared(behaviour: Behaviour, node: str, policy: Policy, *, takes: bool) -> 
         return partial(_inline, call, transaction)
     if behaviour.mode == "iterate":
         return partial(_iterate, call, transaction)
-    lock = asyncio.Lock()
-    return partial(_await if behaviour.mode == "await" else _stream, call, transaction, lock)
+    return partial(_await if behaviour.mode == "await" else _stream, call, transaction)
 
 
 def _inline(call: Callable[..., Any], transaction: _Transaction, event: Event, **extras: Any) -> Any:
@@ -131,29 +132,44 @@ def _iterate(call: Callable[..., Any], transaction: _Transaction, event: Event, 
     yield from outputs
 
 
-async def _await(
-    call: Callable[..., Any], transaction: _Transaction, lock: asyncio.Lock, event: Event, **extras: Any
-) -> Any:
-    async with lock:
-        own = transaction.extras()
-        out = await call(event, **own, **extras)
-        transaction.commit(own)
-        return out
+async def _await(call: Callable[..., Any], transaction: _Transaction, event: Event, **extras: Any) -> Any:
+    own = transaction.extras()
+    out = await call(event, **own, **extras)
+    transaction.commit(own)
+    return out
 
 
 async def _stream(
-    call: Callable[..., Any], transaction: _Transaction, lock: asyncio.Lock, event: Event, **extras: Any
+    call: Callable[..., Any], transaction: _Transaction, event: Event, **extras: Any
 ) -> AsyncGenerator[Event, None]:
-    async with lock:
-        own = transaction.extras()
-        outputs: list[Event] = []
-        async with aclosing(call(event, **own, **extras)) as stream:
+    own = transaction.extras()
+    outputs: list[Event] = []
+    async with aclosing(call(event, **own, **extras)) as stream:
+        async for out in stream:
+            if not transaction.transactional:
+                yield out
+                continue
+            transaction.room(outputs)
+            outputs.append(out)
+    transaction.commit(own)
+    for out in outputs:
+        yield out
+
+
+def in_turn(behaviour: Behaviour, policy: Policy) -> Behaviour:
+    """A behaviour that serves one event at a time, with all its tries, where the node has one state."""
+    if policy.state not in ("serialized", "transactional") or behaviour.mode not in ("await", "stream"):
+        return behaviour
+    lock = asyncio.Lock()
+    call = behaviour.call
+
+    async def awaited(event: Event, **extras: Any) -> Any:
+        async with lock:
+            return await call(event, **extras)
+
+    async def streamed(event: Event, **extras: Any) -> AsyncGenerator[Event, None]:
+        async with lock, aclosing(call(event, **extras)) as stream:
             async for out in stream:
-                if not transaction.transactional:
-                    yield out
-                    continue
-                transaction.room(outputs)
-                outputs.append(out)
-        transaction.commit(own)
-        for out in outputs:
-            yield out
+                yield out
+
+    return replace(behaviour, call=awaited if behaviour.mode == "await" else streamed)

@@ -23,7 +23,7 @@ from aiflow_jupyter.runtime.inline import CUT_EVERY, InlineGuardian
 from aiflow_jupyter.runtime.partitioned import PartitionedGuardian
 from aiflow_jupyter.runtime.scheduler import Scheduler
 from aiflow_jupyter.runtime.speculation import speculate
-from aiflow_jupyter.runtime.state import keep
+from aiflow_jupyter.runtime.state import in_turn, keep
 from aiflow_jupyter.runtime.threads import NodeThreads
 from aiflow_jupyter.runtime.topology import between, cuts, loops
 from aiflow_jupyter.runtime.workers import WorkerGuardian
@@ -126,7 +126,8 @@ class _Wiring:
         inline = {node for node, behaviour in behaviours.items() if behaviour.mode in ON_LOOP}
         queueing = cuts(self.shape, inline, CUT_EVERY)
         for node, behaviour in behaviours.items():
-            self.guardians[node] = self._guardian(node, behaviour, cut=node in queueing)
+            sized = self.spec.nodes[node].policy.queue_bytes is not None  # whatever comes is measured
+            self.guardians[node] = self._guardian(node, behaviour, cut=sized or node in queueing)
         self._connect()
         self._skips(behaviours)
         return Wired(self.guardians, self.threads)
@@ -169,7 +170,7 @@ class _Wiring:
         elif policy.compensate is not None:
             self._threads(node)
         behaviour = keep(behaviour, node, policy, self._key(node))
-        return govern(
+        behaviour = govern(
             behaviour,
             node,
             policy,
@@ -177,6 +178,7 @@ class _Wiring:
             threads=self.threads.get(node),
             retried=partial(self._retried, node),
         )
+        return in_turn(behaviour, policy)
 
     def _threads(self, node: str) -> NodeThreads:
         if node not in self.threads:

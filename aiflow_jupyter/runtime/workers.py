@@ -280,6 +280,8 @@ class WorkerGuardian(Guardian):
                         if ordered:
                             await self._settle(ticket, self._results(event, out), worker)
                         elif out is None:
+                            if self.holds is not None:
+                                self._note_kept()
                             if self.skips:
                                 await self._send(skip(event, self.node), worker)
                         elif not self.closed:
@@ -379,7 +381,7 @@ class WorkerGuardian(Guardian):
             async for out in stream:
                 yield out
 
-    async def _stream(self, ticket: int, event: Event, worker: Worker) -> None:
+    async def _stream(self, ticket: int, event: Event, worker: Worker) -> None:  # noqa: C901 - in one piece, as `_work`
         """Run a call that gives a stream; it emits as it comes once it is this event's turn.
 
         Its service is the time until each of its outputs came; what those then wait for is not.
@@ -420,6 +422,8 @@ class WorkerGuardian(Guardian):
             await stream.aclose()
             self.histogram[took.bit_length()] += 1
             self.processed += 1
+            if self.holds is not None:
+                self._note_kept()
         await self._turn(ticket)
         if failure is not None:
             recalls = self.behaviour.recalls

@@ -195,7 +195,10 @@ def _relay(settings: Settings) -> RelayAt | Callable[[], SelfRelay]:
             public_host=settings.relay_public_host,
             insecure=settings.relay_insecure,
         )
-    return RelayAt(settings.relay, relay_key(settings))
+    env, file = settings.relay_key_env, settings.relay_key_file
+    return RelayAt(
+        settings.relay, relay_key(settings), named=f"relay_key_env, {env}" if env else f"relay_key_file, {file}"
+    )
 
 
 def made_by(factory: str) -> Executor:

@@ -2,20 +2,26 @@
  * The drawing of one graph: an SVG of edges under the cards, fitted to the width there is.
  *
  * Built once per graph definition. A drawing wider than its place is made smaller down to
- * `SMALLEST`, where text is still readable, and scrolls beyond that.
+ * `SMALLEST`, where text is still readable, and scrolls beyond that. Below it stands what the
+ * bottleneck does, and the details of the node that is pointed at or focused: for eyes only, as
+ * they are the card's description.
  */
 import { createCard } from "./card";
-import { element, svg } from "./dom";
+import { element, setText, svg } from "./dom";
 import { layout, type PlacedEdge } from "./layout";
-import type { Graph, NodeStatus } from "./protocol";
+import type { Graph } from "./protocol";
 import { roveFocus } from "./roving";
+import type { FlowStore } from "./store";
+import { detailsText } from "./words";
 
 const SMALLEST = 0.8;
 
 export interface Canvas {
   root: HTMLElement;
-  update(status: (id: string) => NodeStatus): void;
+  update(store: FlowStore): void;
 }
+
+const POINT = "Point at a node, or focus it, for its figures.";
 
 function drawEdge({ path, tip, angle, back }: PlacedEdge): SVGElement {
   return svg(
@@ -38,7 +44,10 @@ export function createCanvas(graph: Graph, signal: AbortSignal): Canvas {
   const { width, height } = placed;
   const stage = element("div", { class: "aiflow-stage" });
   const fit = element("div", { class: "aiflow-fit" }, stage);
-  const root = element("div", { class: "aiflow-scroll" }, fit);
+  const scroll = element("div", { class: "aiflow-scroll" }, fit);
+  const advice = element("div", { class: "aiflow-advice", hidden: "" });
+  const details = element("div", { class: "aiflow-details", "aria-hidden": "true" });
+  const root = element("div", {}, scroll, advice, details);
   stage.style.width = `${width}px`;
   stage.style.height = `${height}px`;
   stage.append(
@@ -60,7 +69,7 @@ export function createCanvas(graph: Graph, signal: AbortSignal): Canvas {
   roveFocus(stage, graph, placed, new Map([...cards].map(([id, card]) => [id, card.root])), signal);
 
   const refit = (): void => {
-    const room = root.clientWidth || width;
+    const room = scroll.clientWidth || width;
     const scale = Math.max(SMALLEST, Math.min(1, room / width));
     stage.style.transform = scale < 1 ? `scale(${scale.toFixed(4)})` : "";
     fit.style.width = `${Math.floor(width * scale)}px`;
@@ -69,14 +78,39 @@ export function createCanvas(graph: Graph, signal: AbortSignal): Canvas {
   refit();
   if (typeof ResizeObserver !== "undefined") {
     const observer = new ResizeObserver(refit);
-    observer.observe(root);
+    observer.observe(scroll);
     signal.addEventListener("abort", () => observer.disconnect(), { once: true });
   }
 
+  const shown = { store: undefined as FlowStore | undefined, hovered: "", focused: "" };
+  const tell = (): void => {
+    const id = shown.hovered || shown.focused;
+    const figures = shown.store?.detailsOf(id);
+    setText(details, !id ? POINT : `${id}: ${figures ? detailsText(figures) : "no figures yet"}`);
+  };
+  const follow = (key: "hovered" | "focused", event: Event, inside: boolean): void => {
+    const card = inside && event.target instanceof Element ? event.target.closest("[data-node]") : null;
+    shown[key] = card?.getAttribute("data-node") ?? "";
+    tell();
+  };
+  for (const [name, key, inside] of [
+    ["pointerover", "hovered", true],
+    ["pointerleave", "hovered", false],
+    ["focusin", "focused", true],
+    ["focusout", "focused", false],
+  ] as const)
+    stage.addEventListener(name, (event) => follow(key, event, inside), { signal });
+
   return {
     root,
-    update(status) {
-      for (const [id, card] of cards) card.update(status(id));
+    update(store) {
+      shown.store = store;
+      for (const [id, card] of cards)
+        card.update(store.node(id), store.detailsOf(id), store.bottleneck === id);
+      const words = store.detailsOf(store.bottleneck)?.words ?? "";
+      setText(advice, words);
+      advice.hidden = words === "";
+      tell();
     },
   };
 }

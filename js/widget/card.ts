@@ -1,18 +1,24 @@
 /**
- * The card of one node: name, operator, state word, rate, and the gauge of its queue.
+ * The card of one node: name, operator, state word, rate, and the gauge of its queue. Its details
+ * are its description, which a screen reader reads, and the line below the drawing shows.
  *
  * Built once; `update` changes attributes and text only. Every sign is doubled: the state has a
- * word, a shape and a colour; the gauge has a length, a number, a pattern and a colour.
+ * word, a shape and a colour; the gauge has a length, a number, a pattern and a colour; the
+ * bottleneck has a word, a shape and a doubled edge.
  */
 import { element, setAttribute, setStyle, setText } from "./dom";
 import { CARD, type Point } from "./layout";
-import type { GraphNode, NodeStatus } from "./protocol";
-import { band, nodeLabel, rateText, shownDepth } from "./words";
+import type { Details, GraphNode, NodeStatus } from "./protocol";
+import { band, detailsText, nodeLabel, rateText, shownDepth } from "./words";
 
 export interface Card {
   root: HTMLElement;
-  update(status: NodeStatus): void;
+  update(status: NodeStatus, details: Details | undefined, bottleneck: boolean): void;
 }
+
+/** Ids have to differ over the whole page, where another bundle may hold this module, too. */
+const scope = Math.random().toString(36).slice(2);
+let described = 0;
 
 function row(...parts: Node[]): HTMLElement {
   return element("div", { class: "aiflow-row" }, ...parts);
@@ -36,12 +42,23 @@ export function createCard(node: GraphNode, centre: Point): Card {
     fill,
     peak,
   );
+  // There is no room for more: it takes the place of the rate.
+  const mark = element("span", { class: "aiflow-mark", hidden: "" }, "bottleneck");
+  described += 1;
+  const description = element("span", { id: `aiflow-${scope}-${described}`, hidden: "" });
   const root = element(
     "div",
-    { class: "aiflow-node", role: "group", tabindex: "-1", "data-node": node.id },
-    row(element("span", { class: "aiflow-name", title: node.id }, node.id), rate),
+    {
+      class: "aiflow-node",
+      role: "group",
+      tabindex: "-1",
+      "data-node": node.id,
+      "aria-describedby": description.id,
+    },
+    row(element("span", { class: "aiflow-name", title: node.id }, node.id), mark, rate),
     row(element("span", { class: "aiflow-operator", title: node.operator }, node.operator), state),
     row(meter, depth),
+    description,
   );
   root.style.left = `${centre.x - CARD.width / 2}px`;
   root.style.top = `${centre.y - CARD.height / 2}px`;
@@ -51,11 +68,15 @@ export function createCard(node: GraphNode, centre: Point): Card {
   const share = (value: number): number => (100 * Math.min(value, node.queue)) / node.queue;
   return {
     root,
-    update(status) {
+    update(status, details, bottleneck) {
       const shown = shownDepth(node, status);
       setAttribute(root, "data-state", status.state);
       setAttribute(root, "data-peak", String(status.peak));
-      setAttribute(root, "aria-label", nodeLabel(node, status));
+      setAttribute(root, "aria-label", nodeLabel(node, status, bottleneck));
+      setText(description, details ? detailsText(details) : "");
+      setAttribute(root, "data-bottleneck", String(bottleneck));
+      rate.hidden = bottleneck;
+      mark.hidden = !bottleneck;
       setText(state, status.state);
       setText(rate, rateText(status.rate));
       setText(depth, `${shown}/${node.queue}`);

@@ -33,6 +33,32 @@ describe("the fixture both halves read", () => {
   });
 });
 
+test("details are read by their places, and stand only where they changed", () => {
+  const [before, at] = [3, 4].map((i) => parseMessage(fixture.messages[i]));
+  if (before?.kind !== "frame" || at?.kind !== "frame") throw new Error("no frames");
+  expect(before.status.details.size).toBe(0);
+  expect(at.status.bottleneck).toBe("safe");
+  expect(at.status.details.get("parts")).toEqual({
+    dropped: 0,
+    retries: 0,
+    errors: 0,
+    busy: 0.1,
+    blocked: 0.6,
+    wait: 0.214,
+    p95: 0.0005,
+    first: 0.301,
+    lag: null,
+    held: null,
+    words: "",
+  });
+});
+
+test("a flow that was saved by the first version is read, without what it lacks", () => {
+  const { details: _details, bottleneck: _bottleneck, ...snapshot } = fixture.mime.snapshot;
+  const saved = parseSavedFlow({ ...fixture.mime, version: 1, snapshot });
+  expect([saved.snapshot.details.size, saved.snapshot.bottleneck]).toEqual([0, ""]);
+});
+
 describe("what the parser refuses", () => {
   test.each([
     ["no object", null],
@@ -48,6 +74,11 @@ describe("what the parser refuses", () => {
     ["a depth below zero", { ...good, nodes: { ask: ["idle", -1, 0, 0, null] } }],
     ["a rate that is no number", { ...good, nodes: { ask: ["idle", 0, 0, 0, "9"] } }],
     ["a rate left out", { ...good, nodes: { ask: ["idle", 0, 0, 0] } }],
+    ["details as a list", { ...good, details: [1] }],
+    ["details that end early", { ...good, details: { ask: [0, 0, 0, 0, 0, null, null, null, null, null] } }],
+    ["a share below zero", { ...good, details: { ask: [0, 0, 0, -1, 0, null, null, null, null, null, ""] } }],
+    ["words that are none", { ...good, details: { ask: [0, 0, 0, 0, 0, null, null, null, null, null, {}] } }],
+    ["a bottleneck that is no text", { ...good, bottleneck: 1 }],
     ["an ack of something else", { kind: "ack", action: "pause" }],
   ])("%s", (_, value) => {
     expect(() => parseMessage(value)).toThrow(ProtocolError);
@@ -65,7 +96,7 @@ describe("what the parser refuses", () => {
   });
 
   test("a saved flow of another version", () => {
-    expect(() => parseSavedFlow({ ...fixture.mime, version: 2 })).toThrow("flow.version");
+    expect(() => parseSavedFlow({ ...fixture.mime, version: 3 })).toThrow("flow.version");
   });
 
   test("an error names the place", () => {

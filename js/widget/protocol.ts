@@ -46,6 +46,28 @@ export interface NodeStatus {
   rate: number | null;
 }
 
+/** What is looked at twice a second; times in seconds, null where there is none. */
+export interface Details {
+  dropped: number;
+  retries: number;
+  errors: number;
+  /** Shares of the node's time; the rest it was idle. */
+  busy: number;
+  blocked: number;
+  /** Mean time in the queue. */
+  wait: number | null;
+  /** Service time that 95 % of the events stayed below. */
+  p95: number | null;
+  /** From the run's start to the first event. */
+  first: number | null;
+  /** Mean time since an event's arrival at its source. */
+  lag: number | null;
+  /** The longest that its code held the event loop. */
+  held: number | null;
+  /** What a bottleneck does, and what would help; "" for the others. */
+  words: string;
+}
+
 export interface Status {
   seq: number;
   /** Seconds since the run began. */
@@ -55,9 +77,12 @@ export interface Status {
   /** What went wrong and what mends it; before that what is waited for, or how an answer came; or "". */
   message: string;
   nodes: Map<string, NodeStatus>;
+  details: Map<string, Details>;
+  /** The node that holds others up, or "". */
+  bottleneck: string;
 }
 
-/** Kernel -> view. A frame's status carries only the nodes that changed. */
+/** Kernel -> view. A frame's status carries only the nodes, and the details, that changed. */
 export type Message =
   | { kind: "frame"; status: Status }
   | { kind: "snapshot"; status: Status }
@@ -68,7 +93,7 @@ export type Request = { kind: "hello" } | { kind: "cancel" };
 
 /** What a saved notebook keeps under `FLOW_MIME`. */
 export interface SavedFlow {
-  version: 1;
+  version: 1 | 2;
   graph: Graph;
   snapshot: Status;
 }
@@ -158,11 +183,34 @@ function parseNodeStatus(value: unknown, where: string): NodeStatus {
   };
 }
 
+function parseDetails(value: unknown, where: string): Details {
+  const [dropped, retries, errors, busy, blocked, wait, p95, first, lag, held, words] = list(value, where);
+  const seconds = (item: unknown, i: number): number | null =>
+    item === null ? null : amount(item, `${where}[${i}]`);
+  return {
+    dropped: count(dropped, `${where}[0]`),
+    retries: count(retries, `${where}[1]`),
+    errors: count(errors, `${where}[2]`),
+    busy: amount(busy, `${where}[3]`),
+    blocked: amount(blocked, `${where}[4]`),
+    wait: seconds(wait, 5),
+    p95: seconds(p95, 6),
+    first: seconds(first, 7),
+    lag: seconds(lag, 8),
+    held: seconds(held, 9),
+    words: text(words, `${where}[10]`),
+  };
+}
+
 export function parseStatus(value: unknown): Status {
   const status = fields(value, "status");
   const nodes = new Map<string, NodeStatus>();
   for (const [id, item] of Object.entries(fields(status.nodes, "status.nodes")))
     nodes.set(id, parseNodeStatus(item, `status.nodes[${JSON.stringify(id)}]`));
+  // What was saved by the first version has neither of these.
+  const details = new Map<string, Details>();
+  for (const [id, item] of Object.entries(fields(status.details ?? {}, "status.details")))
+    details.set(id, parseDetails(item, `status.details[${JSON.stringify(id)}]`));
   return {
     seq: count(status.seq, "status.seq"),
     elapsed: amount(status.elapsed, "status.elapsed"),
@@ -170,6 +218,8 @@ export function parseStatus(value: unknown): Status {
     run: oneOf(status.run, RUN_STATES, "status.run"),
     message: text(status.message, "status.message"),
     nodes,
+    details,
+    bottleneck: text(status.bottleneck ?? "", "status.bottleneck"),
   };
 }
 
@@ -182,6 +232,7 @@ export function parseMessage(value: unknown): Message {
 
 export function parseSavedFlow(value: unknown): SavedFlow {
   const flow = fields(value, "flow");
-  if (flow.version !== 1) throw new ProtocolError("flow.version", "1", flow.version);
-  return { version: 1, graph: parseGraph(flow.graph), snapshot: parseStatus(flow.snapshot) };
+  const { version } = flow;
+  if (version !== 1 && version !== 2) throw new ProtocolError("flow.version", "1 or 2", version);
+  return { version, graph: parseGraph(flow.graph), snapshot: parseStatus(flow.snapshot) };
 }

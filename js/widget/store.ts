@@ -8,7 +8,7 @@
  * The store knows no DOM, no clock and no comm: `requestResync` is passed in, and every view that
  * subscribes reads the same fields. One model has one store however many views it has.
  */
-import type { Graph, Message, NodeStatus, RunState, Status } from "./protocol";
+import type { Details, Graph, Message, NodeStatus, RunState, Status } from "./protocol";
 
 /** More frames than a second brings: an older hole is closed by the snapshot anyway. */
 const HELD_FRAMES = 64;
@@ -28,11 +28,14 @@ export class FlowStore {
   elapsed = 0;
   message = "";
   cancel: CancelState = "none";
+  /** The node that holds others up, or "". */
+  bottleneck = "";
 
   private seq = -1;
   private waiting = true;
   private held: Status[] = [];
   private nodes = new Map<string, NodeStatus>();
+  private details = new Map<string, Details>();
   private readonly listeners = new Set<() => void>();
 
   constructor(private readonly requestResync: () => void = () => {}) {}
@@ -45,6 +48,11 @@ export class FlowStore {
 
   node(id: string): NodeStatus {
     return this.nodes.get(id) ?? IDLE;
+  }
+
+  /** A node's details, once they are known. */
+  detailsOf(id: string): Details | undefined {
+    return this.details.get(id);
   }
 
   setGraph(graph: Graph): void {
@@ -87,6 +95,7 @@ export class FlowStore {
     if (sameRun && !this.waiting && snapshot.seq < this.seq) return;
     const before = this.nodes;
     this.nodes = new Map();
+    this.details = new Map();
     if (!sameRun) this.cancel = "none";
     // The peak a view has shown for a run never falls, whichever message it came by.
     if (sameRun) for (const [id, node] of before) this.nodes.set(id, { ...IDLE, peak: node.peak });
@@ -105,6 +114,8 @@ export class FlowStore {
     this.message = status.message;
     for (const [id, node] of status.nodes)
       this.nodes.set(id, { ...node, peak: Math.max(node.peak, node.depth, this.node(id).peak) });
+    for (const [id, details] of status.details) this.details.set(id, details);
+    this.bottleneck = status.bottleneck;
     if (isFinal(status.run)) this.cancel = "none";
   }
 

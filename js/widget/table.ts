@@ -2,14 +2,41 @@
  * The same flow as a table: what a screen reader reads best, and what can be copied.
  */
 import { element, setText } from "./dom";
-import type { GraphNode, NodeStatus } from "./protocol";
-import { rateText, shownDepth } from "./words";
+import type { Details, GraphNode, NodeStatus } from "./protocol";
+import type { FlowStore } from "./store";
+import { rateText, shares, shortTime, shownDepth } from "./words";
 
-const COLUMNS = ["Node", "Operator", "State", "Queue", "Peak", "Processed", "Rate", "Workers"];
+const COLUMNS = [
+  "Node",
+  "Operator",
+  "State",
+  "Queue",
+  "Peak",
+  "Processed",
+  "Rate",
+  "Workers",
+  "Busy / blocked / idle",
+  "Wait",
+  "p95",
+  "First event",
+  "Dropped",
+  "Retries",
+  "Errors",
+];
+
+function detailCells(details: Details | undefined): string[] {
+  if (!details) return Array(7).fill("N/A");
+  const { wait, p95, first, dropped, retries, errors } = details;
+  return [
+    `${shares(details).join(" / ")} %`,
+    ...[wait, p95, first].map(shortTime),
+    ...[dropped, retries, errors].map(String),
+  ];
+}
 
 export interface Table {
-  root: HTMLTableElement;
-  update(status: (id: string) => NodeStatus): void;
+  root: HTMLElement;
+  update(store: FlowStore): void;
 }
 
 export function createTable(name: string, nodes: readonly GraphNode[]): Table {
@@ -17,7 +44,7 @@ export function createTable(name: string, nodes: readonly GraphNode[]): Table {
     const cells = COLUMNS.slice(1).map(() => element("td"));
     return { node, cells, root: element("tr", {}, element("th", { scope: "row" }, node.id), ...cells) };
   });
-  const root = element(
+  const table = element(
     "table",
     { class: "aiflow-table" },
     element("caption", {}, `Nodes of ${name}`),
@@ -29,18 +56,19 @@ export function createTable(name: string, nodes: readonly GraphNode[]): Table {
     element("tbody", {}, ...rows.map((row) => row.root)),
   );
   return {
-    root,
-    update(status) {
+    root: element("div", { class: "aiflow-scroll", tabindex: "0" }, table),
+    update(store) {
       for (const { node, cells } of rows) {
-        const now = status(node.id);
+        const now: NodeStatus = store.node(node.id);
         const values = [
           node.operator,
-          now.state,
+          store.bottleneck === node.id ? `${now.state}, bottleneck` : now.state,
           `${shownDepth(node, now)} of ${node.queue}`,
           String(now.peak),
           String(now.processed),
           rateText(now.rate),
           String(node.workers),
+          ...detailCells(store.detailsOf(node.id)),
         ];
         values.forEach((value, i) => {
           setText(cells[i] as Element, value);

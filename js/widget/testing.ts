@@ -2,7 +2,7 @@
  * What the tests share: the fixture both halves read, a fake model, and statuses in one line.
  */
 import fixture from "../../tests/data/frames.json";
-import type { Graph, NodeStatus, Status } from "./protocol";
+import type { Details, Graph, NodeStatus, Status } from "./protocol";
 
 export { fixture };
 
@@ -52,6 +52,11 @@ export function nodeStatus(change: Partial<NodeStatus> = {}): NodeStatus {
   return { state: "running", depth: 0, peak: 0, processed: 0, rate: null, ...change };
 }
 
+export function detailsOf(change: Partial<Details> = {}): Details {
+  const none = { wait: null, p95: null, first: null, lag: null, held: null };
+  return { dropped: 0, retries: 0, errors: 0, busy: 0, blocked: 0, ...none, words: "", ...change };
+}
+
 export function status(seq: number, change: Partial<Omit<Status, "nodes">> = {}, nodes = {}): Status {
   return {
     seq,
@@ -59,6 +64,8 @@ export function status(seq: number, change: Partial<Omit<Status, "nodes">> = {},
     runId: "r1",
     run: "running",
     message: "",
+    details: new Map(),
+    bottleneck: "",
     ...change,
     nodes: new Map(Object.entries(nodes)),
   };

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { parseGraph, parseMessage } from "./protocol";
 import { FlowStore } from "./store";
-import { fixture, graphOf, nodeStatus, status } from "./testing";
+import { detailsOf, fixture, graphOf, nodeStatus, status } from "./testing";
 import { mountView } from "./view";
 
 let end: AbortController;
@@ -324,14 +324,79 @@ describe("Cancel", () => {
   });
 });
 
+describe("details", () => {
+  const details = new Map([["ask", detailsOf({ busy: 0.25, retries: 2 })]]);
+  const words = "busy 25 %, blocked 0 %, idle 75 %";
+
+  test("describe their card to a screen reader, by an id of its own", () => {
+    const { root, card, frame } = mounted();
+    frame(1, { details });
+    const ids = [...root.querySelectorAll("[data-node]")].map((one) => one.getAttribute("aria-describedby"));
+    expect(new Set(ids).size).toBe(6);
+    const described = document.getElementById(card("ask").getAttribute("aria-describedby") as string);
+    expect(described?.textContent).toContain(words);
+    expect(described?.textContent).toContain("2 retries");
+  });
+
+  test("are shown of the node that is focused, or pointed at, and stay up to date", () => {
+    const { card, frame, text } = mounted();
+    frame(1, { details });
+    expect(text("details")).toContain("Point at a node");
+    card("ask").focus();
+    expect(text("details")).toContain(`ask: ${words}`);
+    frame(2, { details: new Map([["ask", detailsOf({ busy: 1 })]]) });
+    expect(text("details")).toContain("ask: busy 100 %");
+    const stage = card("lane").parentElement as HTMLElement;
+    card("lane").dispatchEvent(new Event("pointerover", { bubbles: true }));
+    expect(text("details")).toBe("lane: no figures yet");
+    stage.dispatchEvent(new Event("pointerleave"));
+    expect(text("details")).toContain("ask: busy 100 %");
+    card("ask").blur();
+    expect(text("details")).toContain("Point at a node");
+  });
+
+  test("of another run are gone with its snapshot", () => {
+    const { store, card, frame } = mounted();
+    frame(1, { details, bottleneck: "ask" });
+    store.apply({ kind: "snapshot", status: status(0, { runId: "r2" }) });
+    aFrame();
+    expect(card("ask").dataset.bottleneck).toBe("false");
+    expect(store.detailsOf("ask")).toBeUndefined();
+  });
+});
+
+describe("the bottleneck", () => {
+  const details = new Map([["ask", detailsOf({ words: "ask is the bottleneck: busy 97%" })]]);
+
+  test("is marked by a word, in its label, and said below", () => {
+    const { root, card, frame, text } = mounted();
+    const advice = root.querySelector(".aiflow-advice") as HTMLElement;
+    frame(1, {}, { ask: nodeStatus() });
+    expect(advice.hidden).toBe(true);
+    frame(2, { bottleneck: "ask", details });
+    const mark = card("ask").querySelector(".aiflow-mark") as HTMLElement;
+    expect([mark.hidden, mark.textContent]).toEqual([false, "bottleneck"]);
+    expect((card("ask").querySelector(".aiflow-rate") as HTMLElement).hidden).toBe(true);
+    expect(card("ask").getAttribute("aria-label")).toContain("the bottleneck");
+    expect(root.querySelectorAll('[data-bottleneck="true"]')).toHaveLength(1);
+    expect([advice.hidden, text("advice")]).toEqual([false, "ask is the bottleneck: busy 97%"]);
+    frame(3, { bottleneck: "" });
+    expect([mark.hidden, advice.hidden]).toEqual([true, true]);
+    expect(card("ask").getAttribute("aria-label")).not.toContain("bottleneck");
+  });
+});
+
 describe("the table", () => {
   test("has the same data, and the button says whether it is shown", () => {
     const { root, button, frame } = mounted();
-    frame(1, {}, { ask: nodeStatus({ depth: 3, peak: 5, processed: 40, rate: 38 }) });
+    const details = new Map([
+      ["ask", detailsOf({ busy: 0.5, wait: 0.04, p95: 0.008, first: 1.5, dropped: 7 })],
+    ]);
+    frame(1, { details }, { ask: nodeStatus({ depth: 3, peak: 5, processed: 40, rate: 38 }) });
     expect(button("Table").getAttribute("aria-pressed")).toBe("false");
     button("Table").click();
     expect(button("Table").getAttribute("aria-pressed")).toBe("true");
-    expect(root.querySelectorAll("thead th[scope=col]")).toHaveLength(8);
+    expect(root.querySelectorAll("thead th[scope=col]")).toHaveLength(15);
     expect(root.querySelectorAll("tbody tr")).toHaveLength(6);
     const row = root.querySelector("tbody tr") as HTMLElement;
     expect([...row.children].map((cell) => cell.textContent)).toEqual([
@@ -343,8 +408,18 @@ describe("the table", () => {
       "40",
       "38/s",
       "1",
+      "50 / 0 / 50 %",
+      "40 ms",
+      "8 ms",
+      "1.5 s",
+      "7",
+      "0",
+      "0",
     ]);
-    frame(2, {}, { ask: nodeStatus({ depth: 4 }) });
+    frame(2, { bottleneck: "ask" });
+    expect(row.children[2]?.textContent).toBe("running, bottleneck");
+    expect(root.querySelectorAll("tbody tr")[1]?.textContent).toContain("N/A");
+    frame(3, {}, { ask: nodeStatus({ depth: 4 }) });
     expect(row.children[3]?.textContent).toBe("4 of 8");
   });
 

@@ -73,7 +73,7 @@ export function mountView(parent: HTMLElement, store: FlowStore, { signal, sendC
     if (body?.graph !== store.graph) body = build(store.graph);
     const shown = asTable ? body.table : body.canvas;
     if (place.firstChild !== shown.root) place.replaceChildren(shown.root);
-    shown.update((id) => store.node(id));
+    shown.update(store);
     setAttribute(root, "data-run-state", store.run);
     setAttribute(root, "data-run-id", store.runId);
     setAttribute(root, "aria-label", `graph ${store.graph.name}: ${store.run}`);

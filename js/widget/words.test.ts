@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { nodeStatus } from "./testing";
-import { band, elapsedText, nodeLabel, rateText, summary } from "./words";
+import { detailsOf, nodeStatus } from "./testing";
+import { band, detailsText, elapsedText, nodeLabel, rateText, shares, shortTime, summary } from "./words";
 
 const draft = { id: "draft", operator: "generate", queue: 8, workers: 1 };
 
@@ -10,6 +10,27 @@ test("a node is told in words", () => {
   );
   expect(nodeLabel(draft, nodeStatus({ rate: 1 }))).toContain("1 event per second");
   expect(nodeLabel(draft, nodeStatus())).toContain("rate not known");
+  expect(nodeLabel(draft, nodeStatus(), true)).toContain(", the bottleneck");
+});
+
+test("details are told in one line, and what is rare only where there is any", () => {
+  const usual = { busy: 0.66, blocked: 0.335, wait: 0.0123, p95: 2.25, dropped: 3 };
+  expect(detailsText(detailsOf(usual))).toBe(
+    "busy 66 %, blocked 34 %, idle 0 %, waits 12 ms in the queue, p95 2.3 s, " +
+      "first event after N/A, 3 dropped, 0 retries, 0 errors",
+  );
+  expect(detailsText(detailsOf({ lag: 7.03, held: 0.4 }))).toContain(
+    ", 7.0 s behind the arrivals, held the event loop for 400 ms",
+  );
+});
+
+test("shares add up, also where both are rounded up", () => {
+  for (let i = 0; i <= 200; i++) {
+    const parts = shares(detailsOf({ busy: i / 200, blocked: 1 - i / 200 }));
+    expect(Math.min(...parts)).toBeGreaterThanOrEqual(0);
+    expect(parts.reduce((sum, part) => sum + part)).toBe(100);
+  }
+  expect([null, 0, 0.9994, 1, 75].map(shortTime)).toEqual(["N/A", "0 ms", "999 ms", "1.0 s", "1:15"]);
 });
 
 test("the bands end at 60 and 85 percent, both included", () => {

@@ -1,7 +1,7 @@
 /**
  * Numbers and states in words: pure functions, so that cards, table and screen reader agree.
  */
-import type { GraphNode, NodeStatus, RunState } from "./protocol";
+import type { Details, GraphNode, NodeStatus, RunState } from "./protocol";
 import { isFinal } from "./store";
 
 /** The gauge's three bands; each has a colour and a pattern of its own. */
@@ -34,14 +34,44 @@ export function elapsedText(seconds: number): string {
   return hours > 0 ? `${hours}:${two(minutes)}:${two(whole % 60)}` : `${minutes}:${two(whole % 60)}`;
 }
 
+export function shortTime(seconds: number | null): string {
+  if (seconds === null) return "N/A";
+  return seconds < 1 ? `${Math.round(seconds * 1000)} ms` : elapsedText(seconds);
+}
+
+/** The percentages of a node's time that it was busy, blocked and idle; they add up to 100. */
+export function shares({ busy, blocked }: Details): [number, number, number] {
+  const first = Math.round(100 * busy);
+  const second = Math.min(Math.round(100 * blocked), 100 - first);
+  return [first, second, 100 - first - second];
+}
+
+/** All figures of a node in one line; those that most nodes do not have stand last, and only where there are any. */
+export function detailsText(details: Details): string {
+  const { dropped, retries, errors, wait, p95, first, lag, held } = details;
+  const [working, waiting, idle] = shares(details);
+  const parts = [
+    `busy ${working} %, blocked ${waiting} %, idle ${idle} %`,
+    `waits ${shortTime(wait)} in the queue`,
+    `p95 ${shortTime(p95)}`,
+    `first event after ${shortTime(first)}`,
+    `${dropped} dropped`,
+    `${retries} retries`,
+    `${errors} errors`,
+  ];
+  if (lag !== null) parts.push(`${shortTime(lag)} behind the arrivals`);
+  if (held !== null) parts.push(`held the event loop for ${shortTime(held)}`);
+  return parts.join(", ");
+}
+
 /** "draft: running, queue 3 of 8, peak 5, 38 events per second" */
-export function nodeLabel(node: GraphNode, status: NodeStatus): string {
+export function nodeLabel(node: GraphNode, status: NodeStatus, bottleneck = false): string {
   const { rate } = status;
   const speed =
     rate === null
       ? "rate not known"
       : `${rounded(rate)} ${rounded(rate) === "1" ? "event" : "events"} per second`;
-  return `${node.id}: ${status.state}, queue ${shownDepth(node, status)} of ${node.queue}, peak ${status.peak}, ${speed}`;
+  return `${node.id}: ${status.state}, queue ${shownDepth(node, status)} of ${node.queue}, peak ${status.peak}, ${speed}${bottleneck ? ", the bottleneck" : ""}`;
 }
 
 /**

@@ -86,6 +86,7 @@ class Host:
         leave_open: bool = False,
         beside: Beside | None = None,
         run_id: str | None = None,
+        wrap: Callable[[Provider], Provider] | None = None,
     ) -> RunHandle:
         """Start a run of a checked graph.
 
@@ -100,6 +101,8 @@ class Host:
             beside: runs on the loop beside the run (a live view), from before its start; the handle's result waits
                 for it, so that what it shows last is shown when the cell ends.
             run_id: the run's identifier, where it has to be known before.
+            wrap: makes what answers this run out of what would: to record it, or to answer from a trace. What it makes
+                is closed, by its `close`, when the run is over.
 
         Raises:
             AiflowError: the graph does not fit the functions, or the loop is held by somebody's code.
@@ -112,6 +115,8 @@ class Host:
                 hint="call it from a plain `def`, which runs in a thread; not from an `async def` or an inline one",
             )
 
+        source = life.source if wrap is None else wrap(life.source)
+
         def make() -> Run:
             from aiflow_jupyter.operators import OPERATORS
             from aiflow_jupyter.runtime.run import Run
@@ -122,14 +127,18 @@ class Host:
                 life.scheduler,
                 functions=functions,
                 flows=flows,
-                source=life.source,
+                source=source,
                 show=show,
                 run_id=run_id,
             )
 
         ready: concurrent.futures.Future[RunHandle] = concurrent.futures.Future()
         launch = life.launch(make, value, to, leave_open, beside, ready)
-        return life.started(ready, life.submit(self.pin(launch) if self.pin else launch))
+        handle = life.started(ready, life.submit(self.pin(launch) if self.pin else launch))
+        close = getattr(source, "close", None)
+        if wrap is not None and close is not None:
+            handle.outcome.add_done_callback(lambda _: close())
+        return handle
 
     def handles(self) -> list[RunHandle | Finished]:
         """The runs of this kernel, oldest first; finished ones are forgotten after a while."""

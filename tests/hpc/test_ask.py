@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from stage import chunk
 
+from aiflow_jupyter.relay.crypto import WorkerKey
+
 COMMAND = Path(sys.executable).with_name("aiflow")
 PLAIN = "the relay 127.0.0.1:9 could not be reached (connection refused)"
 
@@ -105,6 +107,31 @@ async def test_on_a_terminal_the_line_is_rewritten_in_place_and_gone_in_the_end(
     shown = said.rpartition("\r\x1b[K")[2]
     assert shown.startswith("Rivers.")
     assert " ..." not in shown
+
+
+async def test_a_key_that_the_relay_does_not_take_is_told_with_the_setting_it_comes_from(vllm, relay, configured):
+    env = configured(vllm.url, f'relay = "{relay.url}"', 'relay_key_env = "NO_RELAY_KEY"')
+    done = await ask(env)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "HpcError AF911: the relay does not accept this key" in done.stderr
+    assert "The key comes from relay_key_env, NO_RELAY_KEY." in done.stderr
+    assert "canary" not in done.stderr
+
+
+async def test_a_worker_with_another_key_is_told_what_to_compare(vllm, tmp_path, key):
+    del key
+    (tmp_path / "my_cluster.py").write_text(
+        "from concurrent.futures import ThreadPoolExecutor\ndef workers(): return ThreadPoolExecutor(1)\n"
+    )
+    file = tmp_path / "aiflow.toml"
+    other = WorkerKey.generate().public
+    file.write_text(
+        f'[tiers.hpc]\nexecutor = "python"\nfactory = "my_cluster:workers"\nworker_key = "{other}"\nlinger = 3\n'
+    )
+    paths = {"AIFLOW_CONFIG": str(file), "PYTHONPATH": str(tmp_path), "AIFLOW_MODEL_SERVER": vllm.url}
+    done = await ask({**os.environ, **paths})
+    assert "HpcError AF941: the job failed: the request was sealed for another key" in done.stderr
+    assert "Compare worker_key in aiflow.toml with what `python aiflow-worker.pyz keys` prints" in done.stderr
 
 
 @pytest.mark.model

@@ -317,6 +317,7 @@ def test_an_interrupt_while_a_run_starts_leaves_no_run_behind(the_host, provider
     def interrupted(*_args, **_kwargs):
         raise KeyboardInterrupt
 
+    provider.pieces = ["Hello", None]  # it can't be over before it is cancelled
     with monkeypatch.context() as patch:
         patch.setattr(concurrent.futures, "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
@@ -327,6 +328,7 @@ def test_an_interrupt_while_a_run_starts_leaves_no_run_behind(the_host, provider
         assert time.monotonic() < until, "the run goes on, and nobody holds it"
         time.sleep(0.01)
     assert all(run.status().state == "cancelled" for run in the_host.handles())
+    provider.pieces = ["Hello"]
     ask(the_host, AnswerView(None))
     assert provider.open == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -19,13 +20,23 @@ from aiflow_jupyter.notebook import frames
 from aiflow_jupyter.notebook.frames import Frames, gauges_of, graph_of, ready
 from aiflow_jupyter.notebook.live import bundle_of
 from aiflow_jupyter.operators import SIGNATURES
+from aiflow_jupyter.runtime.bottleneck import Bottleneck
 from aiflow_jupyter.runtime.metrics import NodeState, NodeStatus, RunState, RunStatus
 
 SHARED = json.loads((Path(__file__).parents[1] / "data/frames.json").read_text("utf-8"))
 SPEC = parse("ask = generate()\nout = sink(display=true) [queue=4]\nask -> out", "flow", SIGNATURES).spec
 
 
-FIRST = {"seq": 0, "elapsed": 0.0, "run_id": "r1", "run": "ready", "message": "", "nodes": {}}
+FIRST = {
+    "seq": 0,
+    "elapsed": 0.0,
+    "run_id": "r1",
+    "run": "ready",
+    "message": "",
+    "nodes": {},
+    "details": {},
+    "bottleneck": "",
+}
 
 
 def node(name="ask", state="running", *, depth=0, peak=0, processed=0, emitted=0):
@@ -61,6 +72,8 @@ def test_the_shared_fixture_has_the_shape_of_the_python_types():
         for values in message["nodes"].values():
             assert values[0] in get_args(NodeState)
             assert len(values) == len(ready(SPEC)["nodes"]["ask"])
+        for values in message["details"].values():
+            assert len(values) == len(Frames(FIRST).frame(status())["details"]["ask"])
 
 
 def test_a_real_graph_and_frame_have_the_shape_of_the_shared_fixture():
@@ -125,6 +138,46 @@ def test_a_snapshot_has_every_node_and_the_number_of_the_last_frame():
     assert snapshot["kind"] == "snapshot"
     assert snapshot["seq"] == last["seq"]
     assert snapshot["nodes"] == {"a": ["running", 1, 0, 0, None], "b": ["running", 0, 0, 0, None]}
+
+
+SPEECH = Bottleneck("b", 0.97, {"a": 0.8}, ("it takes long",))
+
+
+def test_details_and_the_bottleneck_are_looked_at_twice_a_second_and_told_where_they_changed():
+    sender, asked = Frames(FIRST), []
+
+    def find():
+        asked.append(None)
+        return SPEECH
+
+    sent = {}
+    for i in range(1, 61):
+        busy = dataclasses.replace(node("b", depth=i % 3), busy=0.9 + i / 1e5, retries=i // 40)
+        frame = sender.frame(status(node("a"), busy, elapsed=i / 30), None, find)
+        assert frame["bottleneck"] == "b"
+        if frame["details"]:
+            sent[i] = frame["details"]
+    assert len(asked) == 5
+    assert list(sent) == [1, 45], "rounded shares that move little are no change"
+    assert [list(details) for details in sent.values()] == [["a", "b"], ["b"]]
+    assert sent[45]["b"] == [0, 1, 0, 0.9, 0.0, None, None, None, None, None, str(SPEECH)]
+    assert sender.snapshot()["details"] == {"a": sent[1]["a"], "b": sent[45]["b"]}
+
+
+def test_details_are_rounded_means():
+    figures = dataclasses.replace(
+        node(processed=3), wait_s=1.0, p95_s=0.067108864, first_s=0.12345, lag_s=2.0, held_loop_s=0.41, blocked=0.126
+    )
+    details = Frames(FIRST).frame(status(figures))["details"]["ask"]
+    assert details == [0, 0, 0, 0.0, 0.13, 0.333, 0.0671, 0.1235, 2.0, 0.41, ""]
+
+
+def test_the_last_frame_has_the_last_details():
+    sender = Frames(FIRST)
+    sender.frame(status(elapsed=1.1), None, lambda: SPEECH)
+    last = sender.frame(status(dataclasses.replace(node(), retries=1), elapsed=1.2, state="done"))
+    assert last["details"]["ask"][1] == 1
+    assert last["bottleneck"] == ""
 
 
 def test_snapshot_and_frames_add_up_to_the_same_picture():

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.notebook.live import message_of
 from aiflow_jupyter.operators import SIGNATURES
 
 
@@ -50,6 +51,12 @@ def test_a_node_that_holds_the_loop_is_named_with_its_function_and_line(the_host
     assert f"in {function.__name__}, line {line_of(function)}," in warning
     assert 0.25 <= work.held_loop_s <= 5
     assert all(each.held_loop_s == 0 for each in handle.status().nodes if each.node != "work")
+
+
+def test_the_warning_stands_with_the_picture(the_host, provider):
+    provider.pieces = ["Hello"]
+    handle, _ = ran(the_host, "map(work_on, inline=true)", blocks)
+    assert message_of(handle.run, handle.status()).startswith("warning: node 'work' held the event loop for 0.")
 
 
 def test_one_that_works_in_threads_is_not(the_host, provider):

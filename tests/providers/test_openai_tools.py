@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from provider_replies import all_of, asked, provider
+from provider_replies import all_of, asked, provider, recorded
 
 from aiflow_jupyter.events import Finish
 from aiflow_jupyter.graph.checks import require
@@ -145,3 +145,31 @@ async def test_a_request_without_functions_names_none():
     said = Message(role="tool", content="4", tool_call_id="a", name="f")
     await all_of(provider(answer), Request((said,), tier="local"))
     assert seen[1]["messages"] == [{"role": "tool", "content": "4", "tool_call_id": "a", "name": "f"}]
+
+
+async def test_the_calls_of_a_recorded_answer_are_checked_and_the_model_is_told():
+    """A small model on vLLM: its one call has arguments that are no object, and the answer was cut at its limit."""
+    streams = [recorded("tools_vllm"), recorded("vllm")]
+    seen = []
+
+    def answer(request):
+        import httpx
+
+        seen.append(json.loads(request.content))
+        return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=streams.pop(0))
+
+    async def get_weather(city: str) -> str:
+        raise AssertionError(city)
+
+    text = LOOP.replace("weather", "get_weather")
+    parsed = parse(text, "g", SIGNATURES)
+    functions = {"get_weather": get_weather}
+    require(parsed.spec, SIGNATURES, functions, parsed)
+    source = provider(answer)
+    run = Run(parsed.spec, OPERATORS, Scheduler(asyncio.get_running_loop()), functions=functions, source=source)
+    result = await run.run("What is the weather?")
+    assert result["x"].startswith("I'm")
+    said, told = seen[1]["messages"][1:]
+    assert said["tool_calls"][0]["function"] == {"name": "get_weather", "arguments": "{}"}
+    assert told["tool_call_id"] == said["tool_calls"][0]["id"] == "chatcmpl-tool-a303d2eb833b24a6"
+    assert "wrong arguments" in told["content"]

@@ -1,0 +1,71 @@
+"""`%aiflow trace`: the next run of a kernel is recorded to a file, or answered from one.
+
+%aiflow trace record run.jsonl
+%aiflow trace replay run.jsonl --speed 4
+%aiflow trace off
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aiflow_jupyter.errors import plain
+from aiflow_jupyter.notebook.options import parse_trace
+
+if TYPE_CHECKING:
+    from aiflow_jupyter.graph.spec import GraphSpec
+    from aiflow_jupyter.runtime.recorder import Recorder
+    from aiflow_jupyter.runtime.source import Provider
+
+Wrap = Callable[["Provider"], "Provider"]
+
+
+class NextRun:
+    """What `%aiflow trace` says of the run that is started next."""
+
+    def __init__(self) -> None:
+        self._make: Callable[[Provider, GraphSpec], Provider] | None = None
+
+    def line(self, words: list[str]) -> str:
+        """Take in what follows `%aiflow trace`, and say what that means.
+
+        Raises:
+            CommandError: it can't be understood.
+            TraceError: there is no such trace.
+        """
+        from aiflow_jupyter.runtime.recorder import Recorder
+        from aiflow_jupyter.runtime.trace import load
+
+        options = parse_trace(words)
+        path = Path(options.file or "").expanduser()
+        self._make = None
+        if options.action == "off":
+            return "the next run is neither recorded nor replayed"
+        if options.action == "record":
+            self._make = lambda source, spec: Recorder(source, path, spec=spec, messages=options.messages)
+            return f"the next run is recorded to {path}"
+        from aiflow_jupyter.providers.replay import Replay
+
+        trace = load(path, partial=options.partial)
+        self._make = lambda _source, _spec: Replay(trace, options.speed)
+        return f"the next run is answered from {path}, {len(trace.exchanges)} answers"
+
+    def take(self, spec: GraphSpec) -> tuple[Wrap | None, Callable[[], None]]:
+        """For the run that is started now: what makes its source, and what tells at its end what became of it."""
+        make, self._make = self._make, None
+        if make is None:
+            return None, lambda: None
+        made: list[Provider | Recorder] = []
+
+        def wrap(source: Provider) -> Provider:
+            made.append(make(source, spec))
+            return made[-1]
+
+        def tell() -> None:
+            problem = getattr(made[0], "problem", None) if made else None
+            if problem is not None:
+                print(plain(str(problem)))  # noqa: T201
+
+        return wrap, tell
