@@ -325,6 +325,7 @@ def _add_commands() -> None:
     from aiflow_jupyter.graph import command as graph
     from aiflow_jupyter.hpc import command as hpc
     from aiflow_jupyter.relay import command as relay
+    from aiflow_jupyter.tiers import command as tiers
 
     relay.keys.add_command(hpc.worker_key)
     for command in (
@@ -334,6 +335,7 @@ def _add_commands() -> None:
         relay.keys,
         hpc.worker,
         hpc.login,
+        tiers.cost,
     ):
         main.add_command(command)
 

@@ -225,6 +225,8 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             print(plain(report(examine())))  # noqa: T201
         elif command == "login":
             self._login()
+        elif command == "cost":
+            self._cost(words)
         else:
             print(cell_options.usage())  # noqa: T201
 
@@ -240,6 +242,20 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             show_graph(self.shell, parsed.spec)
         else:
             print(printed(parsed, options.form, SIGNATURES), end="")  # noqa: T201
+
+    def _cost(self, words: list[str]) -> None:
+        """Show what answers cost, as a table and a picture."""
+        from aiflow_jupyter.tiers.costs import svg, table
+        from aiflow_jupyter.tiers.database import Database
+        from aiflow_jupyter.tiers.ledger import SqliteLedger
+
+        options = cell_options.parse_cost(words)
+        ledger = SqliteLedger(Database())
+        rows = ledger.report(options.by, since=options.since)
+        text = table(rows, options.by, ledger.open())
+        if rows:
+            self.shell.display_pub.publish({"text/plain": text, "image/svg+xml": svg(rows, options.by)})
+        print(plain(text))  # noqa: T201
 
     def _login(self) -> None:
         """Log in to Globus, here on the main thread: it may ask for a code."""

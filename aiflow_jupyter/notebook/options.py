@@ -20,7 +20,7 @@ from aiflow_jupyter.errors import CommandError
 
 TIERS = ("auto", "local", "hpc", "cloud")
 CELL_COMMANDS = ("ask", "graph", "run")
-LINE_COMMANDS = ("runs", "cancel", "graphs", "graph", "trace", "doctor", "login", "help")
+LINE_COMMANDS = ("runs", "cancel", "graphs", "graph", "trace", "cost", "doctor", "login", "help")
 FORMS = ("text", "json", "python", "svg")
 
 MOST_TOKENS = 1_000_000
@@ -181,6 +181,18 @@ def parse_trace(words: list[str]) -> argparse.Namespace:
     return options
 
 
+def parse_cost(words: list[str]) -> argparse.Namespace:
+    """Read what follows `%aiflow cost`: what to add up `by`, and `since` which day.
+
+    Raises:
+        CommandError: an unknown option or grouping.
+    """
+    parser = _Parser(prog="%aiflow cost", add_help=False, allow_abbrev=False)
+    parser.add_argument("--by", choices=("tier", "model", "conversation", "notebook", "day"), default="tier")
+    parser.add_argument("--since", metavar="DAY", default="")
+    return parser.parse_args(words)
+
+
 def _split(line: str) -> list[str]:
     try:
         return shlex.split(line)
@@ -197,6 +209,7 @@ def usage() -> str:
         "%aiflow graphs           the graphs that were defined\n"
         "%aiflow graph NAME       print one: --as text | json | python | svg\n"
         "%aiflow trace record FILE   record the next run; replay FILE answers it from one, off does neither\n"
+        "%aiflow cost             what answers cost: --by tier | model | conversation | notebook | day, --since DAY\n"
         "%aiflow doctor           what is found, what is missing, and what mends it\n"
         "%aiflow login            log in to Globus, for the hpc tier\n"
         "%aiflow help             this text\n"
