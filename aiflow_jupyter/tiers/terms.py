@@ -6,7 +6,7 @@ falls back, `conversation` makes a chat fit, `ledger` counts the money. They mee
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
@@ -21,6 +21,42 @@ Floor = Literal["local", "institution", "anywhere"]
 """How far a request may go: a privacy floor that nothing overrides."""
 PLACES: Final[dict[TierName, Floor]] = {"local": "local", "hpc": "institution", "cloud": "anywhere"}
 REACH: Final[dict[Floor, int]] = {"local": 0, "institution": 1, "anywhere": 2}
+
+Label = Literal["LOW", "MEDIUM", "HIGH"]
+LABELS: Final[tuple[Label, ...]] = ("LOW", "MEDIUM", "HIGH")
+"""How hard a request is, as the judge says it."""
+
+
+class Verdict(Protocol):
+    """What a judge says of a request."""
+
+    @property
+    def label(self) -> Label:
+        """How hard it is."""
+        ...
+
+    @property
+    def probabilities(self) -> Mapping[Label, float]:
+        """Of each label; empty for a judge that gives none."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """How long judging took."""
+        ...
+
+    @property
+    def why(self) -> str:
+        """The reason, in words."""
+        ...
+
+
+class Judge(Protocol):
+    """Says how hard a request is; one that asks a model is awaited, and asks none beyond the floor."""
+
+    def __call__(self, messages: Sequence[Message], floor: Floor, /) -> Verdict | Awaitable[Verdict]:
+        """Judge a chat, the last turn of which is the request."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
