@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.operators import sink as sink
     from aiflow_jupyter.operators import tools as tools
     from aiflow_jupyter.operators import window as window
+    from aiflow_jupyter.providers.replay import replay as replay
     from aiflow_jupyter.runtime.run import Result as Result
 
 _HOMES = {
@@ -51,6 +52,7 @@ _HOMES = {
     "map": "operators",
     "prompt": "operators",
     "reduce": "operators",
+    "replay": "providers.replay",
     "route": "operators",
     "segment": "operators",
     "tools": "operators",
@@ -82,6 +84,7 @@ __all__ = [
     "merge",
     "prompt",
     "reduce",
+    "replay",
     "retrieve",
     "route",
     "run",

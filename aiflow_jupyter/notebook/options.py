@@ -13,6 +13,7 @@ import difflib
 import keyword
 import re
 import shlex
+import textwrap
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -214,10 +215,13 @@ def usage() -> str:
         "%aiflow login            log in to Globus, for the hpc tier\n"
         "%aiflow help             this text\n"
     )
-    graphs = (
-        "Operators of a graph: generate(tier, model, system, temperature, max_tokens, seed, think), map(function),\n"
-        "filter(function), route(by), segment(by), sink(function | var | jsonl | display).\n"
-        "Policies, in brackets behind one: queue, workers, order, reorder, overflow, effect.\n"
+    from aiflow_jupyter.graph.policy import Policy
+    from aiflow_jupyter.operators import SIGNATURES
+
+    operators = (f"{name}({', '.join(p.name for p in each.parameters)})" for name, each in SIGNATURES.items())
+    graphs = "\n".join(
+        textwrap.wrap(f"Operators of a graph: {', '.join(operators)}.", 100, subsequent_indent="  ")
+        + textwrap.wrap(f"Policies, in brackets behind one: {', '.join(Policy.model_fields)}.", 100)
     )
     return (
         f"{cells}\n{lines}\n{graphs}\nIn a body, {{{{name}}}} inserts the value of a variable; other braces are text.\n"

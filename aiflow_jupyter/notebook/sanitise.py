@@ -1,15 +1,17 @@
 """Makes a model's Markdown safe to show: a front end trusts a fresh output, so the kernel has to be the one to check.
 
-What comes out holds no raw HTML but `<code>` with escaped content, no link with a scheme other than http, https or
-mailto, and no image (an image becomes a link, so nothing is fetched by looking). It does not rely on reading Markdown
-exactly as the front end does: outside of fenced blocks every `<`, every `"` and every other mark of a fence is
-escaped, and a fenced block is kept only where every dialect agrees that it is one (at the left margin, closed, blank
-lines around it), with a language only if that merely colours it.
+What comes out holds no raw HTML but `<code>` and `<pre>` with escaped content, no link with a scheme other than http,
+https or mailto, and no image (an image becomes a link, so nothing is fetched by looking). It does not rely on reading
+Markdown exactly as the front end does: outside of fenced blocks every `<`, every `"` and every other mark of a fence is
+escaped. A fenced block stays one, for the sake of its colours, only if its text would do nothing as prose either, and
+with a language only if that merely colours it. Else it comes out as `<pre>` with entities for all but letters, digits
+and spaces: it looks the same without the colours, and is text wherever a reader takes it for. So a fence may be lost,
+to whatever stands before it, and nothing in it acts.
 
 The `"` matters because JupyterLab takes mathematics out before it reads the Markdown and puts it back into the finished
 HTML: inside a link's address a quote would end the attribute, and what follows would be attributes of the model's own.
-It holds the place of mathematics with `@@0@@`, so no text may come out as that either, or mathematics of a fenced
-block, which keeps its quotes, could be called into an attribute.
+A fenced block keeps its quotes, and hence none of the signs of mathematics. JupyterLab holds the place of mathematics
+with `@@0@@`, so no text may come out as that either.
 """
 
 from __future__ import annotations
@@ -30,8 +32,11 @@ _FENCE_MARK = re.compile(r"`{3,}|~{3,}")
 _CODE_SPAN = re.compile(r"(?<![`\\])(`{1,2})(?!`)([^\n]*?[^`\n])\1(?!`)")
 _IMAGE = re.compile(r"(?<!!)(!*)!\[(\]?)")
 _LINK = re.compile(r"\]\((\s*)")
-_BRACKET = re.compile(r"\\.|[\[\]]", re.DOTALL)
 _DEFINITION = re.compile(r"\]:")
+# What would act in a fenced block that a reader takes for prose: tags, mathematics and its places, images, fences.
+_ACTS_UNFENCED = re.compile(
+    r"<(?![\s=])|\$|\\(?![\w\s'\"])|\\(?:begin|end)|@(?![a-zA-Z0-9\s])|!\[|ftp://|`{3}|~{3}", re.IGNORECASE
+)
 _SCHEME = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.\-]*):")
 _ALLOWED_SCHEMES = frozenset({"http", "https", "mailto"})
 _UNSEEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
@@ -45,6 +50,8 @@ _COLOURED = frozenset(
 """Languages that a front end colours; others (mermaid, vega, ...) it may draw, and fetch what is in them."""
 _AFTER_SCHEME = re.compile(r"[/?#)]")
 _FAR = 300
+# Where a link or a definition of a fenced block leads; a definition's destination ends at white space.
+_DESTINATION = re.compile(rf"\](?:\((?=([\s\S]{{0,{_FAR}}}))|:\s*(?=(\S{{0,{_FAR}}})))")
 _BETWEEN = re.compile(r"[\s\x00-\x20\\]+")
 
 
@@ -93,12 +100,21 @@ def _parts(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def _fenced(lines: list[str], info: str) -> str:
-    longest = max((len(run) for run in re.findall(r"`+", "\n".join(lines))), default=0)
-    mark = "`" * max(3, longest + 1)
+    code = "".join(f"{line}\n" for line in lines)
+    if _acts_unfenced(code):
+        return f"<pre><code>{literal(code)}</code></pre>"
     language = info.split(maxsplit=1)[0].lower() if info.strip() else ""
-    if language not in _COLOURED:
-        language = ""
-    return "\n".join([mark + language, *lines, mark])
+    block = f"```{language if language in _COLOURED else ''}\n{code}```"
+    # For a `[` that is open before the block, marked finds this `]:` beyond blank lines too, and the mark is lost with
+    # it. A definition shows nothing, and its own `[` ends the search.
+    return f"[//]: #\n\n{block}" if "]:" in code else block
+
+
+def _acts_unfenced(code: str) -> bool:
+    """Whether the text of a fenced block would be more than text and links to the web and mail if taken for prose."""
+    if _ACTS_UNFENCED.search(code):
+        return True
+    return not all(_safe(at[1] or at[2] or "") for at in _DESTINATION.finditer(code))
 
 
 def _prose(text: str) -> str:
@@ -111,21 +127,7 @@ def _prose(text: str) -> str:
         last = span.end()
     out.append(_escape(text[last:]))
     # Links are judged on the whole paragraph text, so that a code span can't hide the start of one.
-    return _closed(_links("".join(out)))
-
-
-def _closed(text: str) -> str:
-    """The paragraphs with brackets that stay open shown as such.
-
-    For such a one marked finds a `]:` beyond blank lines too, in a fenced block, whose first mark is lost with it.
-    """
-    open_from = len(text)
-    for bracket in _BRACKET.finditer(text):
-        if bracket[0] == "]":
-            open_from = len(text)
-        elif bracket[0] == "[":
-            open_from = min(open_from, bracket.start())
-    return text[:open_from] + text[open_from:].replace("[", "&#91;")
+    return _links("".join(out))
 
 
 def _escape(text: str) -> str:

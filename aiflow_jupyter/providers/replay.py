@@ -1,7 +1,7 @@
 """A recorded trace answers: in real time, faster, or on a virtual clock, where the same gives the same to the bit.
 
     Replay(load("run.jsonl"))                        # a provider like any other, at the pace of the recording
-    result = replay(flow, load("run.jsonl"), service={"speech": 0.08})     # to its end, at once, on a virtual clock
+    result = replay(flow, "run.jsonl", service={"speech": 0.08})     # to its end, at once, on a virtual clock
 
 A request is given the first answer, not yet given, to the same messages; else to the same node; else the first at all.
 Its events come as long after the request as they did, and are stamped with when they were due, not with when somebody
@@ -15,6 +15,7 @@ import inspect
 import random
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, cast
 
@@ -30,7 +31,7 @@ from aiflow_jupyter.runtime.run import Result, Run
 from aiflow_jupyter.runtime.scheduler import Scheduler
 from aiflow_jupyter.runtime.service import serviced
 from aiflow_jupyter.runtime.source import Request
-from aiflow_jupyter.runtime.trace import Exchange, Trace, hash_of
+from aiflow_jupyter.runtime.trace import Exchange, Trace, hash_of, load
 
 QUESTION: Final = "(what was asked was not recorded)"
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -113,7 +114,7 @@ class Replay:
 
 def replay(
     flow: Flow | GraphSpec,
-    trace: Trace,
+    trace: Trace | str | Path,
     *,
     value: Any = None,
     to: str | None = None,
@@ -131,7 +132,7 @@ def replay(
 
     Args:
         flow: the graph.
-        trace: what answers.
+        trace: what answers, or the file that holds it.
         value: what goes to its input; None for what was asked first, where messages were recorded.
         to: the input node, where there are several.
         faults: what the answers suffer, and what nodes do wrong.
@@ -144,7 +145,7 @@ def replay(
     Raises:
         GraphError: the graph does not pass its checks.
         RunError: a node failed.
-        TraceError: a fault or service time fits no node.
+        TraceError: the file holds no trace, or a fault or service time fits no node.
     """
     run = replayed(
         flow, trace, value=value, to=to, faults=faults, service=service, functions=functions, clock=clock, speed=speed,
@@ -157,7 +158,7 @@ def replay(
 
 def replayed(
     flow: Flow | GraphSpec,
-    trace: Trace,
+    trace: Trace | str | Path,
     *,
     value: Any = None,
     to: str | None = None,
@@ -172,6 +173,7 @@ def replayed(
     spec = flow.spec if isinstance(flow, Flow) else flow
     functions = {**(flow.functions if isinstance(flow, Flow) else {}), **functions}
     faults = list(faults)
+    recorded = trace if isinstance(trace, Trace) else load(trace)
     require(spec, SIGNATURES, functions)
 
     async def story(scheduler: Scheduler, loop: VirtualLoop | None) -> Run:
@@ -180,11 +182,11 @@ def replayed(
             serviced(OPERATORS, spec, service=service, faults=faults, seed=seed, loop=loop),
             scheduler,
             functions=functions if loop is None else _awaited(spec, functions),
-            source=Replay(trace, speed, faults=faults, clock=scheduler.clock),
+            source=Replay(recorded, speed, faults=faults, clock=scheduler.clock),
             run_id="replay",
         )
         try:
-            await run.run(_asked(trace) if value is None else value, to=to)
+            await run.run(_asked(recorded) if value is None else value, to=to)
         except Exception:
             if run.error is None:
                 raise

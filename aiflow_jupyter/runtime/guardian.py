@@ -289,6 +289,11 @@ class Guardian(Admission):
             )
             self.owner.failed(self, Event("error", source=self.node), error)
 
+    def _let_in(self, now: int) -> None:
+        super()._let_in(now)
+        if len(self.queue) - self.exempt + self.workers > self.most:  # else it has owned as many before
+            self._note_kept()
+
     def _note_kept(self) -> None:
         """Note what is owned with what the operator and the feedback edges keep."""
         owned = self.owned()

@@ -54,8 +54,9 @@ class InlineGuardian(Guardian):
         self._took = 0
 
     def active(self) -> int:
-        """One from the first event until the queue is empty."""
-        return 1 if self.busy and not (self.paused and self._rest is None and not self.pending) else 0
+        """One while an event is in hand: busy, and not merely about to serve or paused."""
+        waits = (self.paused or self._scheduled) and self._rest is None and not self.pending
+        return 1 if self.busy and not waits else 0
 
     def blocked(self) -> bool:
         """Whether the last output waits for a receiver."""

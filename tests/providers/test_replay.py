@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import META, MS, Scripted, request, shape, trace_of
 
+import aiflow_jupyter
 from aiflow_jupyter.errors import CommandError, GraphError, ProviderError, RunError, StreamCut
 from aiflow_jupyter.events import Event, Finish
 from aiflow_jupyter.graph.language import parse
@@ -340,6 +341,27 @@ def test_what_was_asked_is_asked_again_where_it_was_recorded():
     replay(spec_of(text), trace_of(replace(exchange, messages=messages)), functions={"note": note})
     replay(spec_of(text), trace_of(exchange), functions={"note": note}, value="How?")
     assert asked == ["(what was asked was not recorded)", "Why?", "How?"]
+
+
+def test_a_flow_runs_on_the_file_of_a_trace(tmp_path):
+    path = tmp_path / "run.jsonl"
+
+    async def record(loop):
+        recorder = Recorder(Replay(trace_of(shape(2, S, 2 * S)), clock=loop.clock), path, clock=loop.clock)
+        async for _ in recorder.stream(request()):
+            pass
+        recorder.close()
+
+    virtual.run(record)
+    flow = aiflow_jupyter.Flow("talk")
+    ask = flow.add("ask", aiflow_jupyter.generate())
+    speech = flow.add("speech", aiflow_jupyter.map(speak))
+    ask >> speech >> flow.add("out", aiflow_jupyter.sink(var="out"))
+    result = aiflow_jupyter.replay(flow, path, service={"speech": 0.5})
+    assert result["out"] == "t0 t1 "
+    assert result.status.elapsed_s == 2.5
+    with pytest.raises(TraceError, match="AF740"):
+        aiflow_jupyter.replay(flow, tmp_path / "none")
 
 
 def test_a_graph_that_waits_for_ever_is_told():
