@@ -56,6 +56,28 @@ CREATE TABLE IF NOT EXISTS entries (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS entries_by_day ON entries (day);
 CREATE INDEX IF NOT EXISTS entries_by_notebook ON entries (notebook);
+CREATE TABLE IF NOT EXISTS turns (
+    id INTEGER PRIMARY KEY,
+    conversation TEXT NOT NULL,
+    place INTEGER NOT NULL,
+    at REAL NOT NULL,
+    tier TEXT NOT NULL,
+    model TEXT NOT NULL,
+    cell TEXT NOT NULL,
+    execution TEXT NOT NULL,
+    messages TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS turns_by_conversation ON turns (conversation, place);
+CREATE TABLE IF NOT EXISTS summaries (
+    conversation TEXT NOT NULL,
+    tier TEXT NOT NULL,
+    hash TEXT NOT NULL,
+    folded INTEGER NOT NULL,
+    at REAL NOT NULL,
+    made_by TEXT NOT NULL,
+    text TEXT NOT NULL,
+    PRIMARY KEY (conversation, tier, hash)
+) STRICT;
 """
 
 
@@ -101,7 +123,25 @@ class Database:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
-        except sqlite3.OperationalError as error:
+        except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
+            raise
+        except sqlite3.DatabaseError as error:
+            if not isinstance(error, sqlite3.OperationalError):
+                self._ready = False  # damaged: the next one looks at the whole file, and moves it aside
+            raise self._unusable(error) from error
+        finally:
+            connection.close()
+
+    def clear_log(self) -> None:
+        """Empty the write-ahead log, in which text that was deleted would else stay for a while.
+
+        Raises:
+            ConfigError: the file can't be used.
+        """
+        connection = self._connected()
+        try:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.DatabaseError as error:
             raise self._unusable(error) from error
         finally:
             connection.close()
@@ -129,7 +169,7 @@ class Database:
                 self._migrate(connection)
                 self._ready = True
             connection.execute("PRAGMA synchronous = FULL")
-            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA secure_delete = ON")  # what is forgotten is overwritten, too
         except BaseException:
             connection.close()
             raise
