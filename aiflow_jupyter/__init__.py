@@ -104,6 +104,8 @@ def ask(
     temperature: float | None = None,
     max_tokens: int | None = None,
     seed: int | None = None,
+    conversation: str | None = None,
+    store: bool = True,
 ) -> Reply:
     """Ask a model and wait for the whole answer.
 
@@ -115,6 +117,8 @@ def ask(
         temperature: 0 for the likeliest token each time.
         max_tokens: the most tokens of the answer.
         seed: makes sampling repeatable where the server supports it.
+        conversation: ask as a turn of the conversation of this name, with all turns before it.
+        store: keep that turn on the disk, until `%aiflow conversation forget`; False for this kernel's memory only.
 
     Returns:
         the reply: `str(reply)` is its text; it also has `tier`, `model`, `ttft` and `usage`.
@@ -135,6 +139,8 @@ def ask(
         temperature=temperature,
         max_tokens=max_tokens,
         seed=seed,
+        conversation=conversation,
+        store=store,
     )
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.runtime.metrics import RunStatus
     from aiflow_jupyter.runtime.run import Result, Run
     from aiflow_jupyter.runtime.source import Provider
+    from aiflow_jupyter.tiers.conversation.store import Conversations
 
 STOP_TIMEOUT_S = 3.0
 """How long an interrupted cell waits for its run to stop; longer than a run waits for code that won't."""
@@ -101,6 +102,10 @@ class Handle(Protocol):
 class Host(Protocol):
     """What starts runs; `aiflow_kernel.host.Host` is one."""
 
+    @property
+    def conversations(self) -> Conversations:
+        """The conversations of this process."""
+
     def start(
         self,
         spec: GraphSpec,
@@ -114,6 +119,7 @@ class Host(Protocol):
         beside: Beside | None = ...,
         run_id: str | None = ...,
         wrap: Callable[[Provider], Provider] | None = ...,
+        conversation: str = ...,
     ) -> Handle:
         """Start a run of a checked graph."""
 

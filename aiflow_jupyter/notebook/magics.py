@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.graph.language import Parsed
     from aiflow_jupyter.graph.spec import GraphSpec
     from aiflow_jupyter.notebook.answer import Reply
+    from aiflow_jupyter.notebook.conversing import OpenTurn
     from aiflow_jupyter.notebook.hosting import Handle, Host
     from aiflow_jupyter.runtime.run import Result, Run
 
@@ -55,7 +56,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         """Ask a model, define a graph, or run one.
 
             %%aiflow [--tier T] [--model M] [--system TEXT] [--temperature X] [--max-tokens N]
-                     [--seed N] [-o NAME] [-b] [--raw]
+                     [--seed N] [-c NAME] [--no-store] [-o NAME] [-b] [--raw]
             Why is the sky blue?
 
             %%aiflow graph NAME
@@ -159,22 +160,40 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         from aiflow_jupyter.notebook.answer import AnswerView, Reply, cause_of, question
         from aiflow_jupyter.notebook.outputs import output_of
 
+        turn = self._turn(options, body)
         spec = question(
             tier=options.tier,
             model=options.model,
-            system=options.system,
+            system=options.system if turn is None else None,
             temperature=options.temperature,
             max_tokens=options.max_tokens,
             seed=options.seed,
         )
         view = AnswerView(output_of(self.shell))
+
+        async def beside(run: Run) -> None:
+            await view.follow(run)
+            if turn is not None:
+                await turn.keep(run, view)
+
         wrap, tell = self._next_run.take(spec)
-        handle = self._host.start(spec, body, show=view.feed, beside=view.follow, wrap=wrap)
+        handle = self._host.start(
+            spec,
+            body if turn is None else turn.messages,
+            show=view.feed,
+            beside=beside,
+            wrap=wrap,
+            conversation=turn.booked if turn is not None else "",
+        )
         self._remember(handle.id, f"{options.tier}: {body}")
 
         def reply(result: Result) -> Reply:
             # What was asked in the background stands under another cell: here it is displayed like any value.
             made = Reply(view.text, view.reasoning, result)
+            if turn is not None and turn.problem is not None:
+                if options.out:
+                    self.shell.user_ns[options.out] = made
+                raise turn.problem
             return made if options.background else made.shown()
 
         try:
@@ -187,6 +206,24 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             raise
         finally:
             tell()
+
+    def _turn(self, options: argparse.Namespace, body: str) -> OpenTurn | None:
+        """The turn of a conversation that a cell's question is, None if it names none."""
+        if options.conversation is None:
+            return None
+        from aiflow_jupyter.notebook.conversing import OpenTurn, running_cell
+
+        turn = OpenTurn(
+            self._host,
+            options.conversation,
+            body,
+            system=options.system,
+            store=not options.no_store,
+            cell=running_cell(self.shell),
+        )
+        if turn.notice:
+            print(plain(turn.notice))  # noqa: T201
+        return turn
 
     def _conclude(
         self, options: argparse.Namespace, handle: Handle, value: Callable[[Any], Any], text: Callable[[], str]

@@ -61,6 +61,12 @@ def _parser(command: str) -> _Parser:
         parser.add_argument("--temperature", type=float, help="0 for the likeliest token each time")
         parser.add_argument("--max-tokens", type=int, help="the most tokens of the answer")
         parser.add_argument("--seed", type=int, help="makes sampling repeatable")
+        parser.add_argument(
+            "-c", "--conversation", metavar="NAME", help="a turn of this conversation; see %%aiflow conversation"
+        )
+        parser.add_argument(
+            "--no-store", action="store_true", help="keep the turn in this kernel's memory only, not on the disk"
+        )
     if command in ("ask", "run"):
         parser.add_argument("-o", "--out", metavar="NAME", help="bind the result to this variable")
         parser.add_argument("-b", "--background", action="store_true", help="return at once; see %%aiflow runs")

@@ -244,7 +244,9 @@ class _Generate:
         self._binding.answers.append(answer)
         metas: dict[int, tuple[Any, Mapping[str, Any]]] = {}
         remembers = bool(self._tools)
-        answers = self._source.stream(replace(self._request, messages=talk.messages, report=answer.report))
+        answers = self._source.stream(
+            replace(self._request, messages=talk.messages, report=answer.report, conversation=conversation)
+        )
         async with aclosing(answers):
             async for out in answers:
                 answer.note(out)
