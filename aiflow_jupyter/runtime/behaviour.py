@@ -103,6 +103,7 @@ class Binding:
         govern: gives a behaviour the node's state, tries and time limit: for an operator that makes several calls for
             one event, or none for some, each of which is to be tried by itself.
         dropped: counts an event of a kind that the operator discards.
+        harmless: whether no node of the run, or of the one around it, does what a restart must not repeat.
         inner: makes a run of another graph, within this one, with some operators in place of the known ones.
     """
 
@@ -120,6 +121,7 @@ class Binding:
     threads: Callable[[], Callable[..., Awaitable[Any]]] = _no_run
     govern: Callable[[Behaviour], Behaviour] = _no_run
     dropped: Callable[[str], None] = _no_run
+    harmless: bool = True
     inner: Callable[[GraphSpec, Mapping[str, Operator]], Run] = _no_run
 
 

@@ -47,7 +47,7 @@ class Request:
             overrides it.
         fallback: whether a named tier may be left where it fails; `auto` always may.
         restart: whether an answer that broke off after its first token may be begun anew elsewhere, which a `restart`
-            event says in the stream; else what came is a part, and the rest an error.
+            event says in the stream; else what came is a part, and the rest an error. None leaves it to the settings.
         conversation: the name of the conversation that this is a turn of, empty for none.
         decided: handed the decision about who answers, once it has been made; its `str` is for people.
     """
@@ -65,7 +65,7 @@ class Request:
     node: str = ""
     stay: Literal["local", "institution", "anywhere"] = "anywhere"
     fallback: bool = False
-    restart: bool = False
+    restart: bool | None = None
     conversation: str = ""
     decided: Callable[[Any], None] | None = None
 
