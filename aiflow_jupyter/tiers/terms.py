@@ -167,23 +167,41 @@ class Fitted:
         messages: what is sent.
         tokens: how many tokens that is.
         folded: how many messages a summary stands for, 0 for none.
+        note: what there is to say of that; mostly empty.
     """
 
     messages: tuple[Message, ...]
     tokens: int
     folded: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A chat that can't be made to fit.
+
+    Attributes:
+        tokens: the least that would have to be sent.
+        why: how much too long it is, in words.
+    """
+
+    tokens: int
+    why: str
 
 
 class Fitter(Protocol):
     """Makes a chat fit into a tier's window."""
 
-    async def fit(self, messages: Sequence[Message], tier: Tier, output: int, floor: Floor) -> Fitted | None:
-        """The chat with what has to be folded folded; None where it can't be made to fit.
+    async def fit(
+        self, messages: Sequence[Message], tier: Tier, output: int, floor: Floor, conversation: str = ""
+    ) -> Fitted | Misfit:
+        """The chat with what has to be folded folded, where it can be made to fit.
 
         Args:
             messages: the whole chat.
             tier: where it is to be sent.
             output: tokens that have to stay free for the answer.
             floor: how far the text may go, for a summary too.
+            conversation: the stored conversation that the chat is, with which summaries are kept; empty for none.
         """
         ...
