@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from aiflow_jupyter.errors import AiflowError
 from aiflow_jupyter.runtime.source import Message
-from aiflow_jupyter.tiers.terms import Fitted, Floor, Tier
+from aiflow_jupyter.tiers.terms import Fitted, Floor, Misfit, Tier
 
 IMAGE: Final = 1_500
 """Tokens of an image: what the dear ones of today's models take for a large picture."""
@@ -182,9 +182,12 @@ class WholeChat:
     def __init__(self, counter: TokenCounter) -> None:
         self._counter = counter
 
-    async def fit(self, messages: Sequence[Message], tier: Tier, output: int, floor: Floor) -> Fitted | None:  # noqa: ARG002
-        """The chat, None where it does not fit; see `terms.Fitter`."""
+    async def fit(
+        self, messages: Sequence[Message], tier: Tier, output: int, floor: Floor, conversation: str = ""
+    ) -> Fitted | Misfit:
+        """The chat, where it fits; see `terms.Fitter`."""
+        del floor, conversation  # nothing is folded, so nothing leaves and nothing is kept
         tokens = self._counter.tokens(messages, tier)
         if tier.window is not None and tokens + output > tier.window:
-            return None
+            return Misfit(tokens, "the chat does not fit")
         return Fitted(tuple(messages), tokens)

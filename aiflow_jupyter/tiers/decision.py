@@ -34,7 +34,8 @@ class Candidate:
         tokens: of the chat as it is sent to this tier, None where nobody counted.
         output: the most tokens of its answer.
         window: of its model, None where that is not known.
-        folded: turns that a summary stands for.
+        folded: messages that a summary stands for.
+        note: what there is to say of that.
         most: the worst case, in `currency`.
     """
 
@@ -46,6 +47,7 @@ class Candidate:
     output: int | None = None
     window: int | None = None
     folded: int = 0
+    note: str = ""
     most: float = 0.0
     currency: str = "USD"
 
@@ -60,7 +62,8 @@ class Candidate:
             of = f"{self.tokens} of {self.window}" if self.window is not None else str(self.tokens)
             parts.append(f"{of} tokens, at most {self.output} more")
         if self.folded:
-            parts.append(f"{self.folded} older turns folded")
+            parts.append(f"{self.folded} older messages folded")
+        parts.append(self.note)
         if self.most:
             parts.append(f"at most {amount(self.most, self.currency)}")
         return " · ".join(part for part in parts if part) or "not needed"
@@ -137,7 +140,7 @@ class Decision:
             parts.append(f"{failed}, answered by {self.chosen}" if self.chosen else failed)
         folded = next((each.folded for each in self.candidates if each.state == "answers"), 0)
         if folded:
-            parts.append(f"{folded} older turns folded")
+            parts.append(f"{folded} older messages folded")
         if self.cost:
             parts.append(amount(self.cost, self.currency))
         return " · ".join(parts)

@@ -33,7 +33,7 @@ from aiflow_jupyter.tiers.choosing import Choice, Chooser, Routing
 from aiflow_jupyter.tiers.counting import TokenCounter
 from aiflow_jupyter.tiers.decision import Candidate, Decision
 from aiflow_jupyter.tiers.health import Health
-from aiflow_jupyter.tiers.terms import Fitter, Intent, Judge, Ledger, Tier, TierName
+from aiflow_jupyter.tiers.terms import Fitter, Intent, Judge, Ledger, Misfit, Tier, TierName
 
 
 class NoTierError(ConfigError):
@@ -221,12 +221,14 @@ class Router:
         request, tier = choice.request, choice.tiers[candidate.tier]
         try:
             await self._counter.measure(request.messages, tier)
-            fitted = await self._fitter.fit(request.messages, tier, _room(request, tier), choice.floor)
-            _worst(request, tier, candidate, fitted.tokens if fitted else self._counter.tokens(request.messages, tier))
-            if fitted is None:
-                candidate.refuse("the chat does not fit")
+            fitted = await self._fitter.fit(
+                request.messages, tier, _room(request, tier), choice.floor, request.conversation
+            )
+            _worst(request, tier, candidate, fitted.tokens)
+            if isinstance(fitted, Misfit):
+                candidate.refuse(fitted.why)
                 return None
-            candidate.folded = fitted.folded
+            candidate.folded, candidate.note = fitted.folded, fitted.note
             passage = self.health.enter(tier.name, early=early, anyway=choice.named(tier.name))
             if passage is None:
                 candidate.refuse(f"{self.health.status(tier.name)}; another request tries it")

@@ -161,15 +161,16 @@ async def test_the_fitter_is_told_of_the_floor_and_what_it_folds_is_sent():
     seen = []
 
     class Folding:
-        async def fit(self, messages, tier, output, floor):
-            seen.append((tier.name, output, floor))
-            return Fitted(({"role": "user", "content": "short"},), 3, folded=7)
+        async def fit(self, messages, tier, output, floor, conversation):
+            seen.append((tier.name, output, floor, conversation))
+            return Fitted(({"role": "user", "content": "short"},), 3, folded=7, note="by an extract")
 
     of = actors()
-    got = await answer(router(of, fitter=Folding()), stay="local")
-    assert seen == [("local", 1_024, "local")]
+    got = await answer(router(of, fitter=Folding()), stay="local", conversation="thesis")
+    assert seen == [("local", 1_024, "local", "thesis")]
     assert of["local"].requests[0].messages[0]["content"] == "short"
-    assert got.decision.badge() == "7 older turns folded"
+    assert got.decision.badge() == "7 older messages folded"
+    assert "7 older messages folded · by an extract" in str(got.decision)
 
 
 # -- stickiness
