@@ -14,7 +14,6 @@ from aiflow_jupyter.errors import CommandError, ConfigError
 from aiflow_jupyter.tiers.conversation.store import Cell, Conversations, chat
 from aiflow_jupyter.tiers.database import Database
 
-
 NO_CELL = Cell()
 
 
