@@ -101,11 +101,14 @@ def demo(*, as_json: bool, prompt: str | None) -> None:
 @main.command()
 @click.argument("question")
 @click.option("--tier", type=click.Choice(["auto", "local", "hpc", "cloud"]), default="auto", help="Who answers.")
+@click.option("--stay", type=click.Choice(["local", "institution", "anywhere"]), default="anywhere", help="How far.")
+@click.option("--fallback", is_flag=True, help="Another tier may answer where the named one fails.")
+@click.option("--why", is_flag=True, help="Say who answered and why.")
 @click.option("--system", default=None, help="A system message before the question.")
 @click.option("--temperature", type=click.FloatRange(0, 10), default=None, help="0 for the likeliest token each time.")
 @click.option("--max-tokens", type=click.IntRange(1, 1_000_000), default=None, help="The most tokens of the answer.")
 @click.option("--seed", type=int, default=None, help="Makes sampling repeatable.")
-def ask(question: str, system: str | None, **options: Any) -> None:
+def ask(question: str, system: str | None, *, why: bool, **options: Any) -> None:
     """Ask a question; the answer streams to the terminal, and what is waited for is said on stderr."""
     if not question.strip():
         raise click.UsageError("the question is empty")
@@ -113,6 +116,8 @@ def ask(question: str, system: str | None, **options: Any) -> None:
     click.echo(f"\n{plain(answer.badge())}", err=True)
     if answer.remark:
         click.echo(plain(answer.remark), err=True)
+    if why and answer.decision is not None:
+        click.echo(plain(str(answer.decision)), err=True)
 
 
 async def _ask(router: Provider, question: str, system: str | None, options: dict[str, Any]) -> Answer:
@@ -126,9 +131,13 @@ async def _ask(router: Provider, question: str, system: str | None, options: dic
     answer = Answer("ask", "0", started=time.perf_counter_ns())
     waiting = _Waiting()
     try:
-        async with aclosing(router.stream(Request(messages, report=waiting.say, **options))) as events:
+        async with aclosing(
+            router.stream(Request(messages, report=waiting.say, decided=answer.decide, **options))
+        ) as events:
             async for event in events:
                 answer.note(event)
+                if event.kind == "restart":
+                    waiting.say("the answer broke off; it is begun anew")
                 if event.kind == "token" and event.phase != "reasoning":
                     waiting.say("")
                     click.echo(plain(event.payload), nl=False)
@@ -336,6 +345,8 @@ def _add_commands() -> None:
         hpc.worker,
         hpc.login,
         tiers.cost,
+        tiers.tiers,
+        tiers.trust,
     ):
         main.add_command(command)
 

@@ -20,8 +20,9 @@ from typing import Any, NoReturn
 from aiflow_jupyter.errors import CommandError
 
 TIERS = ("auto", "local", "hpc", "cloud")
+FLOORS = ("local", "institution", "anywhere")
 CELL_COMMANDS = ("ask", "graph", "run")
-LINE_COMMANDS = ("runs", "cancel", "graphs", "graph", "trace", "cost", "doctor", "login", "help")
+LINE_COMMANDS = ("runs", "cancel", "why", "tiers", "graphs", "graph", "trace", "cost", "doctor", "login", "help")
 FORMS = ("text", "json", "python", "svg")
 
 MOST_TOKENS = 1_000_000
@@ -56,6 +57,10 @@ def _parser(command: str) -> _Parser:
         )
     if command == "ask":
         parser.add_argument("--tier", choices=TIERS, default="auto", help="who answers; a named tier is strict")
+        parser.add_argument(
+            "--stay", choices=FLOORS, help="how far the text may go: this machine, its cluster too, or anywhere"
+        )
+        parser.add_argument("--fallback", action="store_true", help="another tier may answer where the named one fails")
         parser.add_argument("--model", help="the model's name")
         parser.add_argument("--system", help="a system message before the question")
         parser.add_argument("--temperature", type=float, help="0 for the likeliest token each time")
@@ -114,7 +119,7 @@ def require_arguments(given: Mapping[str, Any], mark: str = "") -> None:
     """Check the arguments of a question, each of which may be None or missing.
 
     Args:
-        given: `tier`, `model`, `system`, `temperature`, `max_tokens` and `seed`; others are left alone.
+        given: `tier`, `stay`, `model`, `system`, `temperature`, `max_tokens` and `seed`; others are left alone.
         mark: what stands before a name where the user writes it.
 
     Raises:
@@ -126,7 +131,7 @@ def require_arguments(given: Mapping[str, Any], mark: str = "") -> None:
         shown = said if len(said) <= 60 else f"{said[:57]}..."
         raise CommandError(f"{mark}{name.replace('_', '-') if mark else name} is {shown}, {must}", code="AF801")
 
-    for name in ("tier", "model", "system"):
+    for name in ("tier", "stay", "model", "system"):
         if not isinstance(given.get(name), str | None):
             refuse(name, "not text")
     for name in ("temperature", "max_tokens", "seed"):
@@ -213,6 +218,8 @@ def usage() -> str:
     lines = (
         "%aiflow runs             the runs of this kernel\n"
         "%aiflow cancel [ID]      stop a run; without ID, the newest that runs\n"
+        "%aiflow tiers            each tier: who answers, window, price, and whether it answers now\n"
+        "%aiflow why [RUN]        who answered a run's questions, and why; without RUN, the newest\n"
         "%aiflow graphs           the graphs that were defined\n"
         "%aiflow graph NAME       print one: --as text | json | python | svg\n"
         "%aiflow trace record FILE   record the next run; replay FILE answers it from one, off does neither\n"

@@ -77,6 +77,11 @@ class Host:
                 self._life = Life(self._make_source or default_router)
             return self._life
 
+    @property
+    def source(self) -> Provider:
+        """What answers; made, with the loop, if need be."""
+        return self.life.source
+
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run a coroutine on the loop; starts the loop if need be."""
         try:
