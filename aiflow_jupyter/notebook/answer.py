@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.notebook.conversing import OpenTurn
     from aiflow_jupyter.notebook.hosting import Host
     from aiflow_jupyter.notebook.outputs import Output
-    from aiflow_jupyter.runtime.metrics import Answer
+    from aiflow_jupyter.runtime.metrics import Answer, Decided
     from aiflow_jupyter.runtime.run import Result, Run
 
 MOST_BYTES_PER_S = 200_000
@@ -84,6 +84,16 @@ class Reply:
     def note(self) -> str:
         """What there is to say of how the answer came, such as a relay that could not be reached; mostly empty."""
         return self._answer.remark
+
+    @property
+    def decision(self) -> Decided | None:
+        """The decision about who answers: `as_dict()` has all of it; None for a recorded answer."""
+        return self._answer.decision
+
+    @property
+    def why(self) -> str:
+        """Who answered and why, in words."""
+        return plain(str(self.decision)) if self.decision is not None else "nobody had to decide"
 
     @property
     def badge(self) -> str:
