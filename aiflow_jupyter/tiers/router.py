@@ -33,7 +33,7 @@ from aiflow_jupyter.tiers.choosing import Choice, Chooser, Routing
 from aiflow_jupyter.tiers.counting import TokenCounter
 from aiflow_jupyter.tiers.decision import Candidate, Decision
 from aiflow_jupyter.tiers.health import Health
-from aiflow_jupyter.tiers.terms import Fitter, Intent, Judge, Ledger, Misfit, Tier, TierName
+from aiflow_jupyter.tiers.terms import Fitted, Fitter, Intent, Judge, Ledger, Misfit, Tier, TierName
 
 
 class NoTierError(ConfigError):
@@ -134,6 +134,19 @@ class Router:
                 decision.chosen, decision.model = candidate.tier, candidate.model
         decision.seconds = (self._clock() - begun) / 1e9
         return decision
+
+    async def view(self, messages: Sequence[Message], tier: TierName, conversation: str = "") -> Fitted | Misfit:
+        """A chat as a tier would be sent it, with what has to be folded folded; the text stays on this machine.
+
+        Raises:
+            ConfigError: the tier is not configured.
+        """
+        to = self.tiers.get(tier)
+        if to is None:
+            there = ", ".join(self.tiers) or "none"
+            raise ConfigError(f"tier {tier!r} is not configured", code="AF722", hint=f"configured: {there}")
+        room = _room(Request(tuple(messages)), to)
+        return await self._fitter.fit(messages, to, room, "local", conversation)
 
     async def aclose(self) -> None:
         """Close every provider, also where one can't be closed."""

@@ -29,6 +29,8 @@ from aiflow_jupyter.runtime.source import Message
 from aiflow_jupyter.tiers.database import Database
 
 _NAME: Final = re.compile(r"\w[\w .:-]{0,99}")
+ACTIONS: Final = ("undo", "forget", "export", "import")
+"""What may be done with a conversation; no conversation is called so."""
 _COLUMNS: Final = "id, place, at, tier, model, cell, execution, messages"
 
 
@@ -335,12 +337,13 @@ def require_name(name: str) -> None:
     Raises:
         CommandError: no conversation can have it.
     """
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or name != name.strip():
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name != name.strip() or name in ACTIONS:
         shown = repr(name)[:60]
         raise CommandError(
             f"{shown} is no name of a conversation",
             code="AF770",
-            hint="up to 100 letters, digits, spaces and . : _ -, beginning with a letter or digit",
+            hint="up to 100 letters, digits, spaces and . : _ -, beginning with a letter or digit; "
+            f"not {', '.join(ACTIONS)}",
         )
 
 
