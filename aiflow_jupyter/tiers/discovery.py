@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -45,6 +46,7 @@ async def ollama_models(url: str) -> list[str] | None:
         async with asyncio.timeout(CONNECT_S):
             _, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
         writer.close()
+        await asyncio.to_thread(import_module, "ollama")  # where the disk is cold it takes longer than the answer
         async with asyncio.timeout(ANSWER_S):
             names = await Ollama(url, "").models()
     except (OSError, TimeoutError, AiflowError):

@@ -19,14 +19,17 @@ from aiflow_jupyter.errors import ConfigError, ProviderError, words
 from aiflow_jupyter.providers.engine import CONTEXT, SLOTS
 from aiflow_jupyter.tiers.choosing import Routing
 from aiflow_jupyter.tiers.config import load, stamp
-from aiflow_jupyter.tiers.counting import TokenCounter, Tokenizing, WholeChat
+from aiflow_jupyter.tiers.conversation.cache import Summaries
+from aiflow_jupyter.tiers.conversation.folding import Folding
+from aiflow_jupyter.tiers.conversation.summary import Summariser
+from aiflow_jupyter.tiers.counting import TokenCounter, Tokenizing
 from aiflow_jupyter.tiers.database import Database
 from aiflow_jupyter.tiers.discovery import Discovery, ollama_url
 from aiflow_jupyter.tiers.judging import ConfiguredJudge
 from aiflow_jupyter.tiers.ledger import SqliteLedger
 from aiflow_jupyter.tiers.router import Router
 from aiflow_jupyter.tiers.sections import AnyHpc, Cloud, Config, Local, LocalHpc, Model
-from aiflow_jupyter.tiers.terms import NAMES, Tier, TierName
+from aiflow_jupyter.tiers.terms import NAMES, Fitted, Misfit, Tier, TierName
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -103,7 +106,7 @@ class ConfiguredRouter:
     """A router that follows the configuration files. Implements `runtime.source.Provider`.
 
     Args:
-        database: the file of costs; None for the user's own.
+        database: the file of conversations and costs; None for the user's own.
         discovery: finds the local tier's provider where none is set.
 
     Attributes:
@@ -116,13 +119,18 @@ class ConfiguredRouter:
         self._discovery = discovery or Discovery()
         self._replaced: dict[WhenAsked, asyncio.Task[None]] = {}
         self._lock = asyncio.Lock()
-        counter = TokenCounter()
+        database, counter = database or Database(), TokenCounter()
         self._judge = ConfiguredJudge(self._settings)
         self.router = Router(
             {},
             judge=self._judge,
-            ledger=SqliteLedger(database or Database(), lambda: self._settings().budget.limits),
-            fitter=WholeChat(counter),
+            ledger=SqliteLedger(database, lambda: self._settings().budget.limits),
+            fitter=Folding(
+                counter,
+                Summariser(lambda: self.router.tiers.get("local"), counter),
+                Summaries(database),
+                fold_at=lambda: self._settings().conversation.fold_at,
+            ),
             counter=counter,
         )
         self._judge.source = self.router
@@ -150,6 +158,15 @@ class ConfiguredRouter:
         """
         await self._follow()
         return await self.router.explain(messages, **fields)
+
+    async def view(self, messages: Sequence[Message], tier: TierName, conversation: str = "") -> Fitted | Misfit:
+        """A chat as a tier would be sent it; see `Router.view`.
+
+        Raises:
+            ConfigError: a file has a mistake, or the tier is not configured.
+        """
+        await self._follow()
+        return await self.router.view(messages, tier, conversation)
 
     async def look(self) -> Overview:
         """What each tier is, and whether it answers now; see `overview`.
