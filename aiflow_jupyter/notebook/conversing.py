@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.notebook.hosting import Host
     from aiflow_jupyter.runtime.run import Run
     from aiflow_jupyter.runtime.source import Message
-    from aiflow_jupyter.tiers.conversation.store import Cell
+    from aiflow_jupyter.tiers.conversation.store import Cell, Turn
 
 
 class OpenTurn:
@@ -89,3 +90,65 @@ def running_cell(shell: Any = None) -> Cell:
     cell = (parent.get("metadata") or {}).get("cellId")
     execution = (parent.get("header") or {}).get("msg_id")
     return Cell(str(cell), str(execution)) if cell and execution else Cell()
+
+
+def line(shell: Any, host: Host, words: list[str]) -> None:
+    """Do what follows `%aiflow conversation`; see `tiers.conversation.actions`.
+
+    Raises:
+        CommandError: it can't be understood, or there is no such conversation.
+        ConfigError: the file can't be used, or the tier that is named is not configured.
+    """
+    from aiflow_jupyter.errors import plain
+    from aiflow_jupyter.notebook.options import parse_conversation
+    from aiflow_jupyter.notebook.outputs import output_of
+    from aiflow_jupyter.tiers.conversation import actions, printing
+    from aiflow_jupyter.tiers.conversation.store import chat
+
+    options, book = parse_conversation(words), host.conversations
+    action, name, file = actions.understood(options.words)
+    if action:
+        text = actions.act(book, action, name, file)
+    elif not name:
+        text = printing.listing(book.overview())
+    elif options.view:
+        turns = book.known(name)
+        # What is made of turns that are not to be stored is not to be, either.
+        fitted = _fitted(host, chat(turns), options.view, name if all(turn.stored for turn in turns) else "")
+        text = actions.viewed(book, name, fitted, diff=options.diff)
+    else:
+        turns = book.known(name)
+        output_of(shell).show({"text/markdown": _markdown(turns), "text/plain": plain(printing.transcript(turns))})
+        text = ""
+    print(plain("\n".join(part for part in (book.notice(), text) if part)))  # noqa: T201
+
+
+def _fitted(host: Host, messages: Sequence[Message], tier: str, name: str) -> Any:
+    """A chat as the router of this kernel would send it to a tier; an interrupt gets through."""
+    from aiflow_jupyter.errors import CommandError
+
+    view = getattr(host.source, "view", None)
+    if view is None:
+        raise CommandError("what answers in this kernel has no tiers", code="AF812")
+    fitting = host.submit(view(messages, tier, name))
+    try:
+        while True:
+            try:
+                return fitting.result(0.1)
+            except TimeoutError:
+                if fitting.done():
+                    raise
+    finally:
+        fitting.cancel()
+
+
+def _markdown(turns: Sequence[Turn]) -> str:
+    """A conversation for a front end; what a model or a file said in it acts in no way."""
+    from aiflow_jupyter.notebook.sanitise import literal, sanitise
+    from aiflow_jupyter.tiers.conversation.printing import heading, spoken
+
+    said = []
+    for number, turn in enumerate(turns, 1):
+        said.append(f"**{literal(heading(number, turn))}**")
+        said += [f"*{each['role']}*\n\n{sanitise(spoken(each))}" for each in turn.messages]
+    return "\n\n".join(said)

@@ -71,6 +71,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
 
             %aiflow runs | cancel [ID] | why [RUN] | tiers | graphs | graph NAME [--as FORM] | doctor | login
                      | trace record FILE | trace replay FILE | help
+                     | conversation [NAME] [--view TIER] [--diff] | conversation undo NAME | ...
 
         In a body, {{name}} inserts the value of a variable; all other braces are text.
         """
@@ -254,6 +255,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             "graph": self._print_graph,
             "login": lambda _: self._login(),
             "cost": self._cost,
+            "conversation": self._conversation,
         }
         says: dict[str, Callable[[list[str]], str]] = {
             "runs": lambda _: self._runs_text(),
@@ -269,6 +271,11 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             shows[command](words)
         else:
             print(plain(says[command](words)))  # noqa: T201
+
+    def _conversation(self, words: list[str]) -> None:
+        from aiflow_jupyter.notebook.conversing import line
+
+        line(self.shell, self._host, words)
 
     def _doctor_text(self) -> str:
         from aiflow_jupyter.notebook.doctor import examine, report
@@ -335,6 +342,8 @@ class AiflowMagics(Magics):  # type: ignore[misc]
 
     def _why(self, words: list[str]) -> str:
         """Who was to answer each question of a run, and why."""
+        if len(words) > 1:
+            raise CommandError("%aiflow why takes one run", code="AF801", hint="a question needs a cell: %%aiflow")
         runs = [run for run in self._host.handles() if not words or _is(run, words[0])]
         if not runs:
             what = f"no run is called {words[0]!r}" if words else "there was no run yet"

@@ -22,7 +22,20 @@ from aiflow_jupyter.errors import CommandError
 TIERS = ("auto", "local", "hpc", "cloud")
 FLOORS = ("local", "institution", "anywhere")
 CELL_COMMANDS = ("ask", "graph", "run")
-LINE_COMMANDS = ("runs", "cancel", "why", "tiers", "graphs", "graph", "trace", "cost", "doctor", "login", "help")
+LINE_COMMANDS = (
+    "runs",
+    "cancel",
+    "why",
+    "tiers",
+    "graphs",
+    "graph",
+    "trace",
+    "cost",
+    "conversation",
+    "doctor",
+    "login",
+    "help",
+)
 FORMS = ("text", "json", "python", "svg")
 
 MOST_TOKENS = 1_000_000
@@ -205,6 +218,22 @@ def parse_cost(words: list[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
+def parse_conversation(words: list[str]) -> argparse.Namespace:
+    """Read what follows `%aiflow conversation`: its `words`, and which `view` of it, or its `diff`, is wanted.
+
+    Raises:
+        CommandError: an unknown option or tier.
+    """
+    parser = _Parser(prog="%aiflow conversation", add_help=False, allow_abbrev=False)
+    parser.add_argument("words", metavar="NAME", nargs="*")
+    parser.add_argument("--view", metavar="TIER", choices=TIERS[1:], help="as this tier is sent it")
+    parser.add_argument("--diff", action="store_true", help="what folding takes away and puts in its place")
+    options = parser.parse_intermixed_args(words)
+    if options.diff and not options.view:
+        parser.error("--diff needs --view TIER")
+    return options
+
+
 def _split(line: str) -> list[str]:
     try:
         return shlex.split(line)
@@ -224,6 +253,8 @@ def usage() -> str:
         "%aiflow graph NAME       print one: --as text | json | python | svg\n"
         "%aiflow trace record FILE   record the next run; replay FILE answers it from one, off does neither\n"
         "%aiflow cost             what answers cost: --by tier | model | conversation | notebook | day, --since DAY\n"
+        "%aiflow conversation     all that are kept; NAME shows one, --view TIER as that tier is sent it, --diff\n"
+        "                         undo NAME, forget NAME, export NAME FILE, import NAME FILE\n"
         "%aiflow doctor           what is found, what is missing, and what mends it\n"
         "%aiflow login            log in to Globus, for the hpc tier\n"
         "%aiflow help             this text\n"

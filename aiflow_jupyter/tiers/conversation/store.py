@@ -182,8 +182,7 @@ class Conversations:
             ConfigError: the file can't be used.
         """
         before = _before(self.turns(name), cell)
-        new = (*_system(system), Message(role="user", content=question))
-        return Asked(chat(before, new), all(turn.stored for turn in before))
+        return Asked(chat(before, asking(question, system)), all(turn.stored for turn in before))
 
     def record(
         self,
@@ -214,11 +213,7 @@ class Conversations:
             ConfigError: the file can't be used; nothing has changed.
         """
         require_name(name)
-        messages = (
-            *_system(system),
-            Message(role="user", content=question),
-            Message(role="assistant", content=answer),
-        )
+        messages = (*asking(question, system), Message(role="assistant", content=answer))
         with self._lock:
             with self.database.transaction() as work:
                 turns = self._turns(work, name)
@@ -324,6 +319,12 @@ def _delete(work: sqlite3.Connection, name: str, turns: Sequence[Turn], gone: Se
         work.execute("DELETE FROM summaries WHERE conversation = ? AND folded > ?", (name, before))
 
 
+def asking(question: str, system: str | None) -> tuple[Message, ...]:
+    """The messages of a question, with a system message before it where there is one."""
+    asked = Message(role="user", content=question)
+    return (Message(role="system", content=system), asked) if system else (asked,)
+
+
 def chat(turns: Sequence[Turn], new: Sequence[Message] = ()) -> tuple[Message, ...]:
     """The messages of turns as they are sent: the last system message that was given first, then all others."""
     messages = [*(each for turn in turns for each in turn.messages), *new]
@@ -349,10 +350,6 @@ def require_name(name: str) -> None:
 
 def _spoken(messages: Sequence[Message]) -> list[Message]:
     return [each for each in messages if each["role"] != "system"]
-
-
-def _system(text: str | None) -> tuple[Message, ...]:
-    return (Message(role="system", content=text),) if text else ()
 
 
 def _end(turns: Sequence[Turn]) -> int:
