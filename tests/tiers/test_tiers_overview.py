@@ -9,9 +9,14 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from aiflow_kernel.host import Host
 from click.testing import CliRunner
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
 
 from aiflow_jupyter.cli import main
+from aiflow_jupyter.errors import ConfigError
+from aiflow_jupyter.notebook.magics import AiflowMagics
 from aiflow_jupyter.runtime.source import Request
 from aiflow_jupyter.tiers import discovery, overview
 from aiflow_jupyter.tiers.config import load
@@ -373,3 +378,17 @@ async def test_costs_are_booked_to_the_notebook_that_asks(settings, router, monk
     monkeypatch.setenv("JPY_SESSION_NAME", "/home/me/analysis.ipynb")
     await router.look()
     assert router.router.settings.notebook == "/home/me/analysis.ipynb"
+
+
+def test_a_notebooks_line_prints_the_same_table_and_tells_a_mistake(settings, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    host = Host()
+    magics = AiflowMagics(InteractiveShell(config=Config({"HistoryManager": {"enabled": False}})), host)
+    try:
+        magics.aiflow("tiers")
+        assert "not configured: write [tiers.cloud] into" in capsys.readouterr().out
+        settings.write_text("[tiers.moon]\n")
+        with pytest.raises(ConfigError, match=r"tiers\.moon"):
+            magics.aiflow("tiers")
+    finally:
+        host.stop()
