@@ -107,7 +107,7 @@ class Attempt:
         if unhelpful:
             self._passage.over()
         else:
-            self._passage.failed(error.message, getattr(error, "retry_after", None))
+            self._passage.failed(error.message, error.retry_after if isinstance(error, ProviderError) else None)
         self.candidate.state, self.candidate.reason = "failed", error.message
         decision.chosen, decision.model = None, ""
         seconds = 0.0 if self._sent_at is None else (self._clock() - self._sent_at) / 1e9
@@ -148,12 +148,13 @@ class Attempt:
             self._passage.ended()
 
     def _priced(self, said: object) -> float | None:
-        """What the answer cost: as its provider says, else by its tokens; None where nothing says it."""
-        if isinstance(said, int | float) and math.isfinite(said) and said >= 0:
-            return float(said)
+        """What the answer cost: as its provider says in dollars, else by its tokens; None where nothing says it."""
         usage, price = self.finish.usage if self.finish is not None else None, self.tier.price
-        if usage is not None and usage.prompt_tokens is not None and usage.completion_tokens is not None:
-            return price.of(usage.prompt_tokens, usage.completion_tokens)
+        if isinstance(said, int | float) and price.currency == "USD" and math.isfinite(said) and said >= 0:
+            return float(said)
+        read, written = (usage.prompt_tokens, usage.completion_tokens) if usage is not None else (None, None)
+        if read is not None and written is not None and min(read, written) >= 0:
+            return price.of(read, written)
         return None if price.input or price.output else 0.0
 
     def _late(self) -> ProviderError:

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from aiflow_jupyter.errors import AiflowError
 from aiflow_jupyter.runtime.source import Message
-from aiflow_jupyter.tiers.terms import Fitted, Floor, Misfit, Tier
+from aiflow_jupyter.tiers.terms import Tier
 
 IMAGE: Final = 1_500
 """Tokens of an image: what the dear ones of today's models take for a large picture."""
@@ -39,13 +39,14 @@ def _those(*ranges: tuple[int, int]) -> bytes:
 _CLASSES: Final[tuple[tuple[bytes, float], ...]] = (
     (_those((0x61, 0x7A)), 0.33),  # small Latin letters
     (_those((0x41, 0x5A)), 0.45),  # capital ones
-    (_those((0x30, 0x39)), 1.1),  # digits
+    (_those((0x30, 0x39)), 1.15),  # digits
     (_those((0x21, 0x2F), (0x3A, 0x40), (0x5B, 0x60), (0x7B, 0x7E)), 0.95),  # signs
     (_those((0x00, 0x1F)), 0.9),  # line ends
     (b" ", 0.13),
     (_those((0xC2, 0xCF)), 3.0),  # Latin letters with accents, Greek
-    (_those((0xD0, 0xDF)), 1.25),  # Cyrillic, Hebrew, Arabic
-    (_those((0xE0, 0xE0), (0xE3, 0xE9)), 2.1),  # Indic scripts, Thai; Chinese, Japanese
+    (_those((0xD0, 0xD4)), 1.25),  # Cyrillic
+    (_those((0xD5, 0xDF)), 1.5),  # Hebrew, Arabic
+    (_those((0xE0, 0xE0), (0xE3, 0xE9)), 2.3),  # Indic scripts, Thai; Chinese, Japanese
     (_those((0xE1, 0xE2), (0xEA, 0xEF)), 3.0),  # Korean, rare scripts, mathematical signs
     (_those((0xF0, 0xF4)), 4.0),  # emoji and whatever else has four bytes
 )
@@ -96,7 +97,7 @@ class Tokenizing(Protocol):
     """A provider that can say how many tokens a text is."""
 
     async def count(self, text: str, model: str) -> int | None:
-        """The tokens of a text; None where its server has no such route.
+        """The tokens of a text; None where its server can't say, or is not there yet.
 
         Raises:
             ProviderError: the server can't be asked.
@@ -111,7 +112,6 @@ class _Known:
     counts: OrderedDict[str, int] = field(default_factory=OrderedDict)
     ratios: deque[float] = field(default_factory=lambda: deque(maxlen=_SEEN))
     around: int = 0
-    mute: bool = False
 
 
 class TokenCounter:
@@ -137,7 +137,7 @@ class TokenCounter:
         The text goes to the tier, so a floor is looked at before. What can't be asked stays an estimate.
         """
         known, provider = self._of(tier), tier.provider
-        if known.mute or tier.window is None or not isinstance(provider, Tokenizing):
+        if tier.window is None or not isinstance(provider, Tokenizing):
             return
         if self.tokens(messages, tier) < _NEAR * tier.window:
             return
@@ -151,7 +151,6 @@ class TokenCounter:
             except AiflowError:  # it will say so when it is asked for the answer
                 return
             if counted is None:
-                known.mute = True
                 return
             known.counts[text] = counted
             if len(known.counts) > _REMEMBERED:
@@ -170,24 +169,3 @@ class TokenCounter:
 
     def _of(self, tier: Tier) -> _Known:
         return self._known.setdefault((tier.name, tier.kind, tier.model), _Known())
-
-
-class WholeChat:
-    """A fitter that folds nothing: a chat fits as it is, or not at all. Implements `terms.Fitter`.
-
-    Args:
-        counter: counts.
-    """
-
-    def __init__(self, counter: TokenCounter) -> None:
-        self._counter = counter
-
-    async def fit(
-        self, messages: Sequence[Message], tier: Tier, output: int, floor: Floor, conversation: str = ""
-    ) -> Fitted | Misfit:
-        """The chat, where it fits; see `terms.Fitter`."""
-        del floor, conversation  # nothing is folded, so nothing leaves and nothing is kept
-        tokens = self._counter.tokens(messages, tier)
-        if tier.window is not None and tokens + output > tier.window:
-            return Misfit(tokens, "the chat does not fit")
-        return Fitted(tuple(messages), tokens)

@@ -106,7 +106,7 @@ def test_a_line_command_is_read_with_its_words():
     assert parse_line("") == ["help"]
 
 
-@pytest.mark.parametrize(("line", "says"), [("cancle", "did you mean cancel?"), ("why is it so", "%%aiflow")])
+@pytest.mark.parametrize(("line", "says"), [("cancle", "did you mean cancel?"), ("how does it work", "%%aiflow")])
 def test_an_unknown_line_command_is_an_error(line, says):
     with pytest.raises(CommandError, match="unknown command") as caught:
         parse_line(line)

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 from aiflow_jupyter.events import Event, Finish, Usage
 from aiflow_jupyter.runtime.source import Request
-from aiflow_jupyter.tiers.counting import TokenCounter, WholeChat
+from aiflow_jupyter.tiers.counting import TokenCounter
 from aiflow_jupyter.tiers.health import Health
 from aiflow_jupyter.tiers.router import Router
-from aiflow_jupyter.tiers.terms import NAMES, OverBudgetError, Price, Tier
+from aiflow_jupyter.tiers.terms import NAMES, Fitted, Misfit, OverBudgetError, Price, Tier
 
 HI = ({"role": "user", "content": "Hi"},)
 IMAGE = (
@@ -93,6 +93,19 @@ class Book:
     @property
     def how(self):
         return [(intent.tier, how[0]) for intent, how in self.closed.values()]
+
+
+class WholeChat:
+    """A fitter that folds nothing: a chat fits as it is, or not at all."""
+
+    def __init__(self, counter):
+        self.counter = counter
+
+    async def fit(self, messages, tier, output, floor, conversation=""):
+        tokens = self.counter.tokens(messages, tier)
+        if tier.window is not None and tokens + output > tier.window:
+            return Misfit(tokens, "the chat does not fit")
+        return Fitted(tuple(messages), tokens)
 
 
 def judge(label="LOW"):
