@@ -99,25 +99,34 @@ def ask(
     prompt: str,
     *,
     tier: str = "auto",
+    stay: str | None = None,
+    fallback: bool = False,
     model: str | None = None,
     system: str | None = None,
     temperature: float | None = None,
     max_tokens: int | None = None,
     seed: int | None = None,
+    conversation: str | None = None,
+    store: bool = True,
 ) -> Reply:
     """Ask a model and wait for the whole answer.
 
     Args:
         prompt: the question.
-        tier: `auto`, `local`, `hpc` or `cloud`.
+        tier: `auto`, `local`, `hpc` or `cloud`; a named tier is strict.
+        stay: how far the text may go, which nothing overrides: `local` (this machine), `institution` (its cluster too)
+            or `anywhere`; None for what the settings say.
+        fallback: whether another tier may answer where the named one fails before its first token.
         model: the model's name, for tiers that have several.
         system: a system message before the question.
         temperature: 0 for the likeliest token each time.
         max_tokens: the most tokens of the answer.
         seed: makes sampling repeatable where the server supports it.
+        conversation: ask as a turn of the conversation of this name, with all turns before it.
+        store: keep that turn on the disk, until `%aiflow conversation forget`; False for this kernel's memory only.
 
     Returns:
-        the reply: `str(reply)` is its text; it also has `tier`, `model`, `ttft` and `usage`.
+        the reply: `str(reply)` is its text; it also has `tier`, `model`, `ttft`, `usage` and `why`.
 
     Raises:
         AiflowError: no answer came, or only a part of one.
@@ -130,11 +139,15 @@ def ask(
         current_host(),
         prompt,
         tier=tier,
+        stay=stay,
+        fallback=fallback,
         model=model,
         system=system,
         temperature=temperature,
         max_tokens=max_tokens,
         seed=seed,
+        conversation=conversation,
+        store=store,
     )
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.graph.signatures import Signatures
     from aiflow_jupyter.providers.models import Model
     from aiflow_jupyter.runtime.metrics import Answer
-    from aiflow_jupyter.runtime.source import Provider
+    from aiflow_jupyter.runtime.source import Message, Provider
 
 T = TypeVar("T")
 _UNWRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -101,41 +101,66 @@ def demo(*, as_json: bool, prompt: str | None) -> None:
 @main.command()
 @click.argument("question")
 @click.option("--tier", type=click.Choice(["auto", "local", "hpc", "cloud"]), default="auto", help="Who answers.")
+@click.option("--stay", type=click.Choice(["local", "institution", "anywhere"]), default="anywhere", help="How far.")
+@click.option("--fallback", is_flag=True, help="Another tier may answer where the named one fails.")
+@click.option("--why", is_flag=True, help="Say who answered and why.")
 @click.option("--system", default=None, help="A system message before the question.")
 @click.option("--temperature", type=click.FloatRange(0, 10), default=None, help="0 for the likeliest token each time.")
 @click.option("--max-tokens", type=click.IntRange(1, 1_000_000), default=None, help="The most tokens of the answer.")
 @click.option("--seed", type=int, default=None, help="Makes sampling repeatable.")
-def ask(question: str, system: str | None, **options: Any) -> None:
+@click.option("-c", "--conversation", metavar="NAME", default=None, help="A turn of this conversation.")
+@click.option("--no-store", is_flag=True, help="With -c: ask with the conversation, and keep nothing of this turn.")
+def ask(
+    question: str, system: str | None, conversation: str | None, *, why: bool, no_store: bool, **options: Any
+) -> None:
     """Ask a question; the answer streams to the terminal, and what is waited for is said on stderr."""
+    from aiflow_jupyter.tiers.conversation.store import Conversations, asking
+
     if not question.strip():
         raise click.UsageError("the question is empty")
-    answer = _with_router(lambda router: _ask(router, question, system, options))
+    messages, book = asking(question, system), Conversations()
+    if conversation is not None:
+        messages = book.asked(conversation, question, system=system).messages
+        options["conversation"] = "" if no_store else conversation
+        if notice := book.notice():
+            click.echo(plain(notice), err=True)
+    answer, text = _with_router(lambda router: _ask(router, messages, options))
     click.echo(f"\n{plain(answer.badge())}", err=True)
     if answer.remark:
         click.echo(plain(answer.remark), err=True)
+    if why and answer.decision is not None:
+        click.echo(plain(str(answer.decision)), err=True)
+    if conversation is not None and not no_store:
+        book.record(conversation, question, text, system=system, tier=answer.tier, model=answer.model)
 
 
-async def _ask(router: Provider, question: str, system: str | None, options: dict[str, Any]) -> Answer:
+async def _ask(router: Provider, messages: tuple[Message, ...], options: dict[str, Any]) -> tuple[Answer, str]:
     import time
     from contextlib import aclosing
 
     from aiflow_jupyter.runtime.metrics import Answer
-    from aiflow_jupyter.runtime.source import Message, Request
+    from aiflow_jupyter.runtime.source import Request
 
-    messages = (*((Message(role="system", content=system),) if system else ()), Message(role="user", content=question))
+    said: list[str] = []
     answer = Answer("ask", "0", started=time.perf_counter_ns())
     waiting = _Waiting()
     try:
-        async with aclosing(router.stream(Request(messages, report=waiting.say, **options))) as events:
+        async with aclosing(
+            router.stream(Request(messages, report=waiting.say, decided=answer.decide, **options))
+        ) as events:
             async for event in events:
                 answer.note(event)
+                if event.kind == "restart":
+                    waiting.say("the answer broke off; it is begun anew")
+                    said.clear()
                 if event.kind == "token" and event.phase != "reasoning":
                     waiting.say("")
                     click.echo(plain(event.payload), nl=False)
+                    said.append(event.payload)
                     waiting.mid_line = not event.payload.endswith("\n")
     finally:
         waiting.say("")
-    return answer
+    return answer, "".join(said)
 
 
 class _Waiting:
@@ -337,6 +362,8 @@ def _add_commands() -> None:
     from aiflow_jupyter.graph import command as graph
     from aiflow_jupyter.hpc import command as hpc
     from aiflow_jupyter.relay import command as relay
+    from aiflow_jupyter.tiers import command as tiers
+    from aiflow_jupyter.tiers.conversation import command as conversation
 
     relay.keys.add_command(hpc.worker_key)
     for command in (
@@ -346,6 +373,10 @@ def _add_commands() -> None:
         relay.keys,
         hpc.worker,
         hpc.login,
+        tiers.cost,
+        tiers.tiers,
+        tiers.trust,
+        conversation.command(_with_router),
     ):
         main.add_command(command)
 

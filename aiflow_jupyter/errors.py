@@ -135,9 +135,14 @@ class RunCancelled(AiflowError):
 
 
 class ProviderError(AiflowError):
-    """A provider that could not answer, or whose answer broke off; never carries a key or a header."""
+    """A provider that could not answer, or whose answer broke off; never carries a key or a header.
+
+    Attributes:
+        retry_after: seconds for which it asked to be left alone, None where it did not.
+    """
 
     code = "AF700"
+    retry_after: float | None = None
 
 
 class StreamCut(ProviderError):

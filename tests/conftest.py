@@ -11,6 +11,7 @@ import ipaddress
 import os
 import shutil
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +24,11 @@ MAC_BROWSERS = (
     "/Applications/Chromium.app/Contents/MacOS/Chromium",
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
 )
+
+# No test finds an Ollama that happens to run here, and none writes into the user's own file of costs.
+os.environ["OLLAMA_HOST"] = "http://127.0.0.1:9"
+_costs = tempfile.TemporaryDirectory(prefix="aiflow-tests-")
+os.environ["AIFLOW_DATABASE"] = str(Path(_costs.name) / "aiflow.db")
 
 # Servers and kernels that tests start are on loopback, where a proxy has no business.
 for _name in [name for name in os.environ if name.lower().endswith("_proxy")]:

@@ -184,11 +184,13 @@ class _Policies:
         elif policy.compensate is not None and policy.effect != "non_idempotent":
             message = f"compensate={policy.compensate} has no effect for effect={policy.effect}"
             self.found(node, "compensate", message, "AF405", "write effect=non_idempotent, or leave out compensate")
+        signature = review.signature(node)
+        restarts = signature is not None and signature.restarts
         if policy.retry == 1:
-            for key in ("backoff", "retry_on", "restart"):
+            for key in ("backoff", "retry_on", *(() if restarts else ("restart",))):
                 if key in policy.model_fields_set and getattr(policy, key):
                     self.found(node, key, f"{key} has no effect without retry", "AF405", f"[retry=3, {key}=...]")
-        elif policy.restart and self.harming & review.shape.bit[node]:
+        if (policy.retry > 1 or restarts) and policy.restart and self.harming & review.shape.bit[node]:
             after = review.shape.reached([node], past=self.open) & self.effects & ~review.shape.bit[node]
             harmed = next(iter(review.shape.members(after)), node)
             self.found(

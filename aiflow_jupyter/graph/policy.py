@@ -66,7 +66,8 @@ class Policy(BaseModel):
         retry: calls in all for one event (r); 1 for no retry.
         backoff: seconds before the first retry; doubled for each further one, with jitter.
         retry_on: names of the exceptions that are tried again; empty for any.
-        restart: retry also after the first output, told downstream by a `restart` event.
+        restart: retry also after the first output, told downstream by a `restart` event; at `generate` also where
+            another tier begins an answer anew that broke off.
         effect: what a repeated call would do.
         compensate: the function that undoes a failed call, so that a `non_idempotent` node may be retried.
         hold: data events that a window, segment, reduce, join, guard, merge or speculative node may keep; None for the

@@ -96,6 +96,8 @@ class OperatorSignature:
             events (`window`: a list of them). None where `returns` or the kind says it.
         accepts: the types of `value` payloads that it can work on; the other kinds have payloads of one type.
         opaque: which kinds it gives, and how many for one, does not stand in the graph (`delegate`).
+        restarts: what it gives may be begun anew by itself (`generate`, where an answer breaks off), so that the policy
+            `restart` says something also without `retry`.
         variant: for given arguments, the signature in place of this one, where arguments change what it gives.
     """
 
@@ -117,6 +119,7 @@ class OperatorSignature:
     payload: Callable[[Args, Any], Any] | None = None
     accepts: tuple[Any, ...] = (Any,)
     opaque: bool = False
+    restarts: bool = False
     variant: Callable[[Args], OperatorSignature] | None = None
 
     def given(self, args: Args) -> OperatorSignature:

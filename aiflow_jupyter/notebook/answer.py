@@ -6,6 +6,7 @@ An answer is an ordinary run of a two-node graph, so asking has the same cancel,
 from __future__ import annotations
 
 import asyncio
+import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
     from aiflow_jupyter.events import Event, Usage
     from aiflow_jupyter.graph.builder import Flow
     from aiflow_jupyter.graph.spec import GraphSpec
+    from aiflow_jupyter.notebook.conversing import OpenTurn
     from aiflow_jupyter.notebook.hosting import Host
     from aiflow_jupyter.notebook.outputs import Output
-    from aiflow_jupyter.runtime.metrics import Answer
+    from aiflow_jupyter.runtime.metrics import Answer, Decided
     from aiflow_jupyter.runtime.run import Result, Run
 
 MOST_BYTES_PER_S = 200_000
@@ -82,6 +84,16 @@ class Reply:
     def note(self) -> str:
         """What there is to say of how the answer came, such as a relay that could not be reached; mostly empty."""
         return self._answer.remark
+
+    @property
+    def decision(self) -> Decided | None:
+        """The decision about who answers: `as_dict()` has all of it; None for a recorded answer."""
+        return self._answer.decision
+
+    @property
+    def why(self) -> str:
+        """Who answered and why, in words."""
+        return plain(str(self.decision)) if self.decision is not None else "nobody had to decide"
 
     @property
     def badge(self) -> str:
@@ -284,7 +296,7 @@ def require_checked(spec: GraphSpec, functions: Any, flows: Any = None) -> None:
     require(spec, SIGNATURES, functions, flows=flows)
 
 
-def ask(host: Host, prompt: str, **arguments: Any) -> Reply:
+def ask(host: Host, prompt: str, *, conversation: str | None = None, store: bool = True, **arguments: Any) -> Reply:
     """Ask and wait, showing nothing; see `aiflow_jupyter.ask`."""
     from aiflow_jupyter.errors import CommandError, RunError
 
@@ -296,10 +308,28 @@ def ask(host: Host, prompt: str, **arguments: Any) -> Reply:
         raise CommandError("the question is empty", code="AF802")
     require_arguments(arguments)
     view = AnswerView(None)
+    turn: OpenTurn | None = None
+    value: Any = prompt
+    if conversation is not None:
+        from aiflow_jupyter.notebook.conversing import OpenTurn
+
+        turn = OpenTurn(host, conversation, prompt, system=arguments.pop("system", None), store=store)
+        value = turn.messages
+        if turn.notice:
+            warnings.warn(turn.notice, stacklevel=3)
+
+    async def beside(run: Run) -> None:
+        await _over(run)
+        if turn is not None:
+            await turn.keep(run, view)
+
+    booked = turn.booked if turn is not None else ""
     try:
-        result = finish(host.start(question(**arguments), prompt, show=view.feed))
+        result = finish(host.start(question(**arguments), value, show=view.feed, beside=beside, conversation=booked))
     except RunError as error:
         raise cause_of(error) from None
+    if turn is not None and turn.problem is not None:
+        raise turn.problem
     return Reply(view.text, view.reasoning, result)
 
 

@@ -21,7 +21,7 @@ _PACKAGES = ("ipykernel", "ipywidgets", "anywidget", "jupyterlab", "httpx")
 
 
 def examine() -> list[Finding]:
-    """Look at everything that `%%aiflow` needs. Nothing is started; only a configured relay and Globus are asked."""
+    """Look at everything that `%%aiflow` needs. Nothing is started; only configured servers and Globus are asked."""
     return [finding for look in _LOOKS for finding in look()]
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from aiflow_jupyter.events import Event
     from aiflow_jupyter.graph.spec import GraphSpec
     from aiflow_jupyter.runtime.bottleneck import Bottleneck
-    from aiflow_jupyter.runtime.metrics import RunStatus
+    from aiflow_jupyter.runtime.metrics import Answer, RunStatus
     from aiflow_jupyter.runtime.run import Result, Run
     from aiflow_jupyter.runtime.source import Provider
+    from aiflow_jupyter.tiers.conversation.store import Conversations
 
+T = TypeVar("T")
 STOP_TIMEOUT_S = 3.0
 """How long an interrupted cell waits for its run to stop; longer than a run waits for code that won't."""
 
@@ -34,6 +37,10 @@ class Listed(Protocol):
     @property
     def begun(self) -> float:
         """When it began, seconds since the epoch."""
+
+    @property
+    def answers(self) -> Sequence[Answer]:
+        """The models' answers so far, in the order in which they were asked for."""
 
     def status(self) -> RunStatus:
         """The figures of now, or the last ones."""
@@ -101,6 +108,10 @@ class Handle(Protocol):
 class Host(Protocol):
     """What starts runs; `aiflow_kernel.host.Host` is one."""
 
+    @property
+    def conversations(self) -> Conversations:
+        """The conversations of this process."""
+
     def start(
         self,
         spec: GraphSpec,
@@ -114,8 +125,16 @@ class Host(Protocol):
         beside: Beside | None = ...,
         run_id: str | None = ...,
         wrap: Callable[[Provider], Provider] | None = ...,
+        conversation: str = ...,
     ) -> Handle:
         """Start a run of a checked graph."""
+
+    @property
+    def source(self) -> Provider:
+        """What answers; made, with the loop, if need be."""
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine on the loop."""
 
     def handles(self) -> Sequence[Listed]:
         """The runs of this process, oldest first."""

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from aiflow_jupyter.graph.language import Parsed
     from aiflow_jupyter.graph.spec import GraphSpec
     from aiflow_jupyter.notebook.answer import Reply
-    from aiflow_jupyter.notebook.hosting import Handle, Host
+    from aiflow_jupyter.notebook.conversing import OpenTurn
+    from aiflow_jupyter.notebook.hosting import Handle, Host, Listed
     from aiflow_jupyter.runtime.run import Result, Run
 
 _HISTORY = re.compile(r"In|Out|_{1,3}|_\d+|_i{1,3}|_i\d+|_[dio]h")
@@ -29,6 +30,8 @@ _HISTORY = re.compile(r"In|Out|_{1,3}|_\d+|_i{1,3}|_i\d+|_[dio]h")
 
 ASKED = 60
 """Letters of a question that `%aiflow runs` shows."""
+LOOK_S = 10.0
+"""Seconds that a look at the tiers may take, some more than it has deadlines for."""
 MOST_WARNINGS = 5
 """Warnings of a graph that a cell shows; `aiflow check` shows all."""
 
@@ -54,8 +57,8 @@ class AiflowMagics(Magics):  # type: ignore[misc]
     def aiflow(self, line: str, cell: str | None = None) -> Any:
         """Ask a model, define a graph, or run one.
 
-            %%aiflow [--tier T] [--model M] [--system TEXT] [--temperature X] [--max-tokens N]
-                     [--seed N] [-o NAME] [-b] [--raw]
+            %%aiflow [--tier T] [--stay FLOOR] [--fallback] [--model M] [--system TEXT] [--temperature X]
+                     [--max-tokens N] [--seed N] [-c NAME] [--no-store] [-o NAME] [-b] [--raw]
             Why is the sky blue?
 
             %%aiflow graph NAME
@@ -66,8 +69,9 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             %%aiflow run NAME [--to NODE] [--open] [-o NAME] [-b] [--raw]
             what goes to the graph's input
 
-            %aiflow runs | cancel [ID] | graphs | graph NAME [--as FORM] | doctor | login
+            %aiflow runs | cancel [ID] | why [RUN] | tiers | graphs | graph NAME [--as FORM] | doctor | login
                      | trace record FILE | trace replay FILE | help
+                     | conversation [NAME] [--view TIER] [--diff] | conversation undo NAME | ...
 
         In a body, {{name}} inserts the value of a variable; all other braces are text.
         """
@@ -159,22 +163,42 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         from aiflow_jupyter.notebook.answer import AnswerView, Reply, cause_of, question
         from aiflow_jupyter.notebook.outputs import output_of
 
+        turn = self._turn(options, body)
         spec = question(
             tier=options.tier,
+            stay=options.stay,
+            fallback=options.fallback or None,
             model=options.model,
-            system=options.system,
+            system=options.system if turn is None else None,
             temperature=options.temperature,
             max_tokens=options.max_tokens,
             seed=options.seed,
         )
         view = AnswerView(output_of(self.shell))
+
+        async def beside(run: Run) -> None:
+            await view.follow(run)
+            if turn is not None:
+                await turn.keep(run, view)
+
         wrap, tell = self._next_run.take(spec)
-        handle = self._host.start(spec, body, show=view.feed, beside=view.follow, wrap=wrap)
+        handle = self._host.start(
+            spec,
+            body if turn is None else turn.messages,
+            show=view.feed,
+            beside=beside,
+            wrap=wrap,
+            conversation=turn.booked if turn is not None else "",
+        )
         self._remember(handle.id, f"{options.tier}: {body}")
 
         def reply(result: Result) -> Reply:
             # What was asked in the background stands under another cell: here it is displayed like any value.
             made = Reply(view.text, view.reasoning, result)
+            if turn is not None and turn.problem is not None:
+                if options.out:
+                    self.shell.user_ns[options.out] = made
+                raise turn.problem
             return made if options.background else made.shown()
 
         try:
@@ -187,6 +211,24 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             raise
         finally:
             tell()
+
+    def _turn(self, options: argparse.Namespace, body: str) -> OpenTurn | None:
+        """The turn of a conversation that a cell's question is, None if it names none."""
+        if options.conversation is None:
+            return None
+        from aiflow_jupyter.notebook.conversing import OpenTurn, running_cell
+
+        turn = OpenTurn(
+            self._host,
+            options.conversation,
+            body,
+            system=options.system,
+            store=not options.no_store,
+            cell=running_cell(self.shell),
+        )
+        if turn.notice:
+            print(plain(turn.notice))  # noqa: T201
+        return turn
 
     def _conclude(
         self, options: argparse.Namespace, handle: Handle, value: Callable[[Any], Any], text: Callable[[], str]
@@ -209,24 +251,36 @@ class AiflowMagics(Magics):  # type: ignore[misc]
 
     def _line(self, line: str) -> None:
         command, *words = cell_options.parse_line(line)
-        if command == "runs":
-            print(plain(self._runs_text()))  # noqa: T201
-        elif command == "cancel":
-            print(self._cancel(words))  # noqa: T201
-        elif command == "graphs":
-            print("\n".join(sorted(self._graphs)) or "no graph is defined yet")  # noqa: T201
-        elif command == "graph":
-            self._print_graph(words)
-        elif command == "trace":
-            print(plain(self._next_run.line(words)))  # noqa: T201
-        elif command == "doctor":
-            from aiflow_jupyter.notebook.doctor import examine, report
-
-            print(plain(report(examine())))  # noqa: T201
-        elif command == "login":
-            self._login()
+        shows: dict[str, Callable[[list[str]], None]] = {
+            "graph": self._print_graph,
+            "login": lambda _: self._login(),
+            "cost": self._cost,
+            "conversation": self._conversation,
+        }
+        says: dict[str, Callable[[list[str]], str]] = {
+            "runs": lambda _: self._runs_text(),
+            "cancel": self._cancel,
+            "why": self._why,
+            "tiers": lambda _: self._tiers_text(),
+            "graphs": lambda _: "\n".join(sorted(self._graphs)) or "no graph is defined yet",
+            "trace": self._next_run.line,
+            "doctor": lambda _: self._doctor_text(),
+            "help": lambda _: cell_options.usage(),
+        }
+        if command in shows:
+            shows[command](words)
         else:
-            print(cell_options.usage())  # noqa: T201
+            print(plain(says[command](words)))  # noqa: T201
+
+    def _conversation(self, words: list[str]) -> None:
+        from aiflow_jupyter.notebook.conversing import line
+
+        line(self.shell, self._host, words)
+
+    def _doctor_text(self) -> str:
+        from aiflow_jupyter.notebook.doctor import examine, report
+
+        return report(examine())
 
     def _print_graph(self, words: list[str]) -> None:
         """Print a graph in one of its forms; as a picture it is shown."""
@@ -240,6 +294,32 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             show_graph(self.shell, parsed.spec)
         else:
             print(printed(parsed, options.form, SIGNATURES), end="")  # noqa: T201
+
+    def _cost(self, words: list[str]) -> None:
+        """Show what answers cost, as a table and a picture."""
+        from aiflow_jupyter.tiers.costs import svg, table
+        from aiflow_jupyter.tiers.database import Database
+        from aiflow_jupyter.tiers.ledger import SqliteLedger
+
+        options = cell_options.parse_cost(words)
+        ledger = SqliteLedger(Database())
+        rows = ledger.report(options.by, since=options.since)
+        text = table(rows, options.by, ledger.open())
+        if rows:
+            self.shell.display_pub.publish({"text/plain": text, "image/svg+xml": svg(rows, options.by)})
+        print(plain(text))  # noqa: T201
+
+    def _tiers_text(self) -> str:
+        """Each tier as the router of this kernel sees it."""
+        look = getattr(self._host.source, "look", None)
+        if look is None:
+            return "what answers in this kernel has no tiers"
+        try:
+            return str(self._host.submit(look()).result(LOOK_S))
+        except TimeoutError:
+            raise CommandError(
+                f"the tiers could not be looked at in {LOOK_S:g} s: the loop is busy", code="AF812", hint="%aiflow runs"
+            ) from None
 
     def _login(self) -> None:
         """Log in to Globus, here on the main thread: it may ask for a code."""
@@ -260,10 +340,27 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             )
         return "\n".join(rows) or "no run yet"
 
+    def _why(self, words: list[str]) -> str:
+        """Who was to answer each question of a run, and why."""
+        if len(words) > 1:
+            raise CommandError("%aiflow why takes one run", code="AF801", hint="a question needs a cell: %%aiflow")
+        runs = [run for run in self._host.handles() if not words or _is(run, words[0])]
+        if not runs:
+            what = f"no run is called {words[0]!r}" if words else "there was no run yet"
+            raise CommandError(what, code="AF804", hint="%aiflow runs lists them")
+        answers = list(runs[-1].answers)
+        if not answers:
+            return f"{runs[-1].id} {runs[-1].name}: nothing was asked in it"
+        nobody = "nobody decided: it was answered from a recording, or it is not known yet"
+        texts = [str(answer.decision) if answer.decision is not None else nobody for answer in answers]
+        if len(texts) > 1:
+            texts = [f"{answer.lineage}\n{text}" for answer, text in zip(answers, texts, strict=True)]
+        return "\n\n".join(texts)
+
     def _cancel(self, words: list[str]) -> str:
         runs = self._host.handles()
         if words:
-            runs = [run for run in runs if words[0] in (run.id, run.name) or run.id.startswith(words[0])]
+            runs = [run for run in runs if _is(run, words[0])]
             if not runs:
                 raise CommandError(f"no run is called {words[0]!r}", code="AF804", hint="%aiflow runs lists them")
         live = [handle for run in runs if (handle := self._host.find(run.id)) is not None]
@@ -323,3 +420,8 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             for name, value in self._variables().items()
             if name.isidentifier() and (callable(value) or name in named)
         }
+
+
+def _is(run: Listed, word: str) -> bool:
+    """Whether a run is the one that somebody means."""
+    return word in (run.id, run.name) or run.id.startswith(word)

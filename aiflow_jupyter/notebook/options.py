@@ -20,8 +20,22 @@ from typing import Any, NoReturn
 from aiflow_jupyter.errors import CommandError
 
 TIERS = ("auto", "local", "hpc", "cloud")
+FLOORS = ("local", "institution", "anywhere")
 CELL_COMMANDS = ("ask", "graph", "run")
-LINE_COMMANDS = ("runs", "cancel", "graphs", "graph", "trace", "doctor", "login", "help")
+LINE_COMMANDS = (
+    "runs",
+    "cancel",
+    "why",
+    "tiers",
+    "graphs",
+    "graph",
+    "trace",
+    "cost",
+    "conversation",
+    "doctor",
+    "login",
+    "help",
+)
 FORMS = ("text", "json", "python", "svg")
 
 MOST_TOKENS = 1_000_000
@@ -56,11 +70,21 @@ def _parser(command: str) -> _Parser:
         )
     if command == "ask":
         parser.add_argument("--tier", choices=TIERS, default="auto", help="who answers; a named tier is strict")
+        parser.add_argument(
+            "--stay", choices=FLOORS, help="how far the text may go: this machine, its cluster too, or anywhere"
+        )
+        parser.add_argument("--fallback", action="store_true", help="another tier may answer where the named one fails")
         parser.add_argument("--model", help="the model's name")
         parser.add_argument("--system", help="a system message before the question")
         parser.add_argument("--temperature", type=float, help="0 for the likeliest token each time")
         parser.add_argument("--max-tokens", type=int, help="the most tokens of the answer")
         parser.add_argument("--seed", type=int, help="makes sampling repeatable")
+        parser.add_argument(
+            "-c", "--conversation", metavar="NAME", help="a turn of this conversation; see %%aiflow conversation"
+        )
+        parser.add_argument(
+            "--no-store", action="store_true", help="keep the turn in this kernel's memory only, not on the disk"
+        )
     if command in ("ask", "run"):
         parser.add_argument("-o", "--out", metavar="NAME", help="bind the result to this variable")
         parser.add_argument("-b", "--background", action="store_true", help="return at once; see %%aiflow runs")
@@ -108,7 +132,7 @@ def require_arguments(given: Mapping[str, Any], mark: str = "") -> None:
     """Check the arguments of a question, each of which may be None or missing.
 
     Args:
-        given: `tier`, `model`, `system`, `temperature`, `max_tokens` and `seed`; others are left alone.
+        given: `tier`, `stay`, `model`, `system`, `temperature`, `max_tokens` and `seed`; others are left alone.
         mark: what stands before a name where the user writes it.
 
     Raises:
@@ -120,7 +144,7 @@ def require_arguments(given: Mapping[str, Any], mark: str = "") -> None:
         shown = said if len(said) <= 60 else f"{said[:57]}..."
         raise CommandError(f"{mark}{name.replace('_', '-') if mark else name} is {shown}, {must}", code="AF801")
 
-    for name in ("tier", "model", "system"):
+    for name in ("tier", "stay", "model", "system"):
         if not isinstance(given.get(name), str | None):
             refuse(name, "not text")
     for name in ("temperature", "max_tokens", "seed"):
@@ -182,6 +206,34 @@ def parse_trace(words: list[str]) -> argparse.Namespace:
     return options
 
 
+def parse_cost(words: list[str]) -> argparse.Namespace:
+    """Read what follows `%aiflow cost`: what to add up `by`, and `since` which day.
+
+    Raises:
+        CommandError: an unknown option or grouping.
+    """
+    parser = _Parser(prog="%aiflow cost", add_help=False, allow_abbrev=False)
+    parser.add_argument("--by", choices=("tier", "model", "conversation", "notebook", "day"), default="tier")
+    parser.add_argument("--since", metavar="DAY", default="")
+    return parser.parse_args(words)
+
+
+def parse_conversation(words: list[str]) -> argparse.Namespace:
+    """Read what follows `%aiflow conversation`: its `words`, and which `view` of it, or its `diff`, is wanted.
+
+    Raises:
+        CommandError: an unknown option or tier.
+    """
+    parser = _Parser(prog="%aiflow conversation", add_help=False, allow_abbrev=False)
+    parser.add_argument("words", metavar="NAME", nargs="*")
+    parser.add_argument("--view", metavar="TIER", choices=TIERS[1:], help="as this tier is sent it")
+    parser.add_argument("--diff", action="store_true", help="what folding takes away and puts in its place")
+    options = parser.parse_intermixed_args(words)
+    if options.diff and not options.view:
+        parser.error("--diff needs --view TIER")
+    return options
+
+
 def _split(line: str) -> list[str]:
     try:
         return shlex.split(line)
@@ -195,9 +247,14 @@ def usage() -> str:
     lines = (
         "%aiflow runs             the runs of this kernel\n"
         "%aiflow cancel [ID]      stop a run; without ID, the newest that runs\n"
+        "%aiflow tiers            each tier: who answers, window, price, and whether it answers now\n"
+        "%aiflow why [RUN]        who answered a run's questions, and why; without RUN, the newest\n"
         "%aiflow graphs           the graphs that were defined\n"
         "%aiflow graph NAME       print one: --as text | json | python | svg\n"
         "%aiflow trace record FILE   record the next run; replay FILE answers it from one, off does neither\n"
+        "%aiflow cost             what answers cost: --by tier | model | conversation | notebook | day, --since DAY\n"
+        "%aiflow conversation     all that are kept; NAME shows one, --view TIER as that tier is sent it, --diff\n"
+        "                         undo NAME, forget NAME, export NAME FILE, import NAME FILE\n"
         "%aiflow doctor           what is found, what is missing, and what mends it\n"
         "%aiflow login            log in to Globus, for the hpc tier\n"
         "%aiflow help             this text\n"

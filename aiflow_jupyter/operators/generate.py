@@ -52,6 +52,7 @@ MOST_HELD: Final = 256
 """Answers that wait for results of their calls, and such results, unless the policy's `hold` says otherwise."""
 
 TIERS = ("auto", "local", "hpc", "cloud")
+FLOORS = ("local", "institution", "anywhere")
 
 SIGNATURE = OperatorSignature(
     name="generate",
@@ -63,11 +64,14 @@ SIGNATURE = OperatorSignature(
         Parameter("max_tokens", "integer", least=1),
         Parameter("seed", "integer"),
         Parameter("think", "boolean"),
+        Parameter("stay", "choice", choices=FLOORS),
+        Parameter("fallback", "boolean"),
         Parameter("tools", "functions", gets="arguments"),
     ),
     takes=frozenset({"value", "token", "chunk", "tool_result"}),
     gives=frozenset({"token", "tool_fragment"}),
     results="many",
+    restarts=True,
     holds=lambda args: MOST_HELD if "tools" in args else 0,
 )
 
@@ -81,6 +85,8 @@ def generate(
     max_tokens: int | None = None,
     seed: int | None = None,
     think: bool | None = None,
+    stay: str | None = None,
+    fallback: bool | None = None,
     tools: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
 ) -> OperatorCall:
     """Ask a model; its tokens are the node's output.
@@ -93,6 +99,9 @@ def generate(
         max_tokens: the most tokens of one answer.
         seed: makes sampling repeatable where the server supports it.
         think: have the model reason before it answers (or keep it from that), where it can.
+        stay: how far the text may go: `local` (this machine), `institution` (its cluster too) or `anywhere` (the
+            default); nothing overrides it.
+        fallback: whether a named tier may be left where it fails before its first token; `auto` always may.
         tools: functions that the model may call; the same ones belong to `tools(functions=...)`.
     """
     return call(
@@ -104,6 +113,8 @@ def generate(
         max_tokens=max_tokens,
         seed=seed,
         think=think,
+        stay=stay,
+        fallback=fallback,
         tools=tools,
     )
 
@@ -171,6 +182,9 @@ class _Talk:
             self.assembly.add(out.payload)
         elif out.kind == "finish":
             self.calls = self.assembly.calls()
+        elif out.kind == "restart":
+            self.text.clear()
+            self.assembly = Assembly(self.lineage)
 
     def following(self) -> tuple[Message, ...]:
         """The messages of the next turn."""
@@ -205,6 +219,9 @@ class _Generate:
             max_tokens=args.get("max_tokens"),
             seed=args.get("seed"),
             think=args.get("think"),
+            stay=args.get("stay", "anywhere"),
+            fallback=args.get("fallback", False),
+            restart=True if binding.policy.restart else None if binding.harmless else False,
             tools=tuple(tool.schema for tool in self._tools.values()),
             node=self._node,
         )
@@ -244,7 +261,15 @@ class _Generate:
         self._binding.answers.append(answer)
         metas: dict[int, tuple[Any, Mapping[str, Any]]] = {}
         remembers = bool(self._tools)
-        answers = self._source.stream(replace(self._request, messages=talk.messages, report=answer.report))
+        answers = self._source.stream(
+            replace(
+                self._request,
+                messages=talk.messages,
+                conversation=conversation,
+                report=answer.report,
+                decided=answer.decide,
+            )
+        )
         async with aclosing(answers):
             async for out in answers:
                 answer.note(out)

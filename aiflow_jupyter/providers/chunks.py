@@ -10,6 +10,7 @@ comes in a chunk without choices or not at all, and an error may be an object in
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -50,6 +51,7 @@ class Chunks:
         self._clock = clock
         self._sequence = 0
         self._usage: Usage | None = None
+        self._cost: float | None = None
         self._metas: dict[Phase | None, Mapping[str, Any]] = {}
         self._half: tuple[str, Phase] | None = None
 
@@ -75,7 +77,7 @@ class Chunks:
         if isinstance(name := chunk.get("model"), str) and not self._metas:
             self._model = _one_line(name) or self._model
         if isinstance(usage := chunk.get("usage"), dict):
-            self._usage = _usage(usage)
+            self._usage, self._cost = _usage(usage), _cost(usage.get("cost"))
         events: list[Event] = []
         for choice in self._list(chunk, "choices"):
             if not isinstance(choice, dict):
@@ -86,6 +88,9 @@ class Chunks:
 
     def close(self) -> list[Event]:
         """What ends the stream: a half of a character that stayed alone, `usage` if the server said it, then `finish`.
+
+        Where the server says what the answer cost, as OpenRouter does in US dollars, the `finish` has it as
+        `meta["cost"]`.
 
         Raises:
             StreamCut: no finish reason had come.
@@ -99,7 +104,10 @@ class Chunks:
         last = [*self._left()]
         if self._usage is not None:
             last.append(self._event("usage", self._usage))
-        return [*last, self._event("finish", Finish(self.finished, self._usage))]
+        finish = self._event("finish", Finish(self.finished, self._usage))
+        if self._cost is not None:
+            finish.meta = MappingProxyType({**finish.meta, "cost": self._cost})
+        return [*last, finish]
 
     def _chunk(self, data: str) -> dict[str, Any]:
         try:
@@ -207,6 +215,13 @@ def _one_line(name: str) -> str:
     """A name as a server gives it, in one short line that can be shown anywhere."""
     shown = "".join(letter for letter in " ".join(name[: 4 * _LONGEST_NAME].split()) if letter.isprintable())
     return shown[:_LONGEST_NAME]
+
+
+def _cost(said: object) -> float | None:
+    """An amount that can be one."""
+    if isinstance(said, bool) or not isinstance(said, int | float) or not math.isfinite(said) or said < 0:
+        return None
+    return float(said)
 
 
 def _usage(said: Mapping[str, Any]) -> Usage:

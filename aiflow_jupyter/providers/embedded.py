@@ -135,6 +135,11 @@ class EmbeddedModel:
             else:
                 return
 
+    async def count(self, text: str, model: str) -> int | None:
+        """The tokens of a text, as the running engine says it; None where none runs."""
+        running = self._running
+        return await running[1].count(text, model) if running and running[0].alive else None
+
     async def slots(self) -> list[dict[str, Any]]:
         """What each of the engine's slots does (`is_processing`), as llama.cpp's `/slots` says.
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import httpx
 
 _BODY: Final = 64 * 1024
+_TOKENIZERS: Final = ("llamacpp", "vllm")
+"""How servers that have a tokenizer call themselves as the owner of a model."""
 _HEADERS: Final = {"Accept": "text/event-stream", "Cache-Control": "no-store", "Content-Type": "application/json"}
 
 
@@ -83,6 +85,7 @@ class OpenAICompatible:
         self._connect_timeout = connect_timeout
         self._read_timeout = read_timeout
         self._clock = clock
+        self._owner: str | None = None
         self._clients: dict[asyncio.AbstractEventLoop, httpx.AsyncClient] = {}
 
     def __repr__(self) -> str:
@@ -111,16 +114,49 @@ class OpenAICompatible:
         Raises:
             ProviderError: as for `stream`.
         """
+        return await self._json("GET", path)
+
+    async def count(self, text: str, model: str) -> int | None:
+        """The tokens of a text by the server's own tokenizer; None where it has none.
+
+        llama.cpp's and vLLM's servers have one beside their API, and say who they are in the list of their models.
+        The text is sent to no other.
+
+        Raises:
+            ProviderError: as for `stream`.
+        """
+        if await self._whose() not in _TOKENIZERS:
+            return None
+        path = f"{self._address.path.rstrip('/').removesuffix('/v1')}/tokenize"
+        text = encodable(text)
+        said = await self._json("POST", path, {"content": text, "prompt": text, "model": model or self.model})
+        tokens = said.get("tokens") if isinstance(said, dict) else None
+        return len(tokens) if isinstance(tokens, list) else None
+
+    async def _whose(self) -> str:
+        """Who owns the server's first model, as its list says; empty where it says nothing."""
+        if self._owner is None:
+            listed = await self._json("GET", f"{self._address.path.rstrip('/')}/models")
+            models = listed.get("data") if isinstance(listed, dict) else None
+            first = models[0] if isinstance(models, list) and models else None
+            self._owner = str(first.get("owned_by", "")) if isinstance(first, dict) else ""
+        return self._owner
+
+    async def _json(self, method: str, path: str, body: Any = None) -> Any:
         import httpx  # noqa: PLC0415
 
-        client = self._client()
+        client, url = self._client(), self._address.copy_with(path=path)
         try:
-            response = await client.get(self._address.copy_with(path=path), headers=self._headers())
+            response = await client.request(method, url, headers=self._headers(), json=body)
         except httpx.RequestError as error:
             raise self._broken(error) from error
         if not response.is_success:
             raise self._refused(response, response.text)
-        return response.json()
+        try:
+            return response.json()
+        except ValueError:
+            said = response.headers.get("content-type", "")
+            raise refusals.no_json(self.name, self.url, said) from None
 
     async def aclose(self) -> None:
         """Close the connections of the running loop, and forget those of loops that have ended."""

@@ -62,7 +62,10 @@ def refused(
         what = f"the request is too long for {where}"
         hint = "Shorten the conversation, or ask a model with a larger window."
     phrase = f"HTTP {status} {_phrase(status)}".rstrip()
-    return ProviderError(f"{what} ({phrase})" + (f": {said}" if said else ""), code=code, hint=hint)
+    error = ProviderError(f"{what} ({phrase})" + (f": {said}" if said else ""), code=code, hint=hint)
+    if retry_after.isdigit():
+        error.retry_after = float(retry_after)
+    return error
 
 
 def no_stream(name: str, url: str, content_type: str, body: str) -> ProviderError:
@@ -74,6 +77,13 @@ def no_stream(name: str, url: str, content_type: str, body: str) -> ProviderErro
         code="AF708",
         hint="Is the address that of an OpenAI-compatible API (often it ends in /v1)? A proxy or login page may be in "
         "between.",
+    )
+
+
+def no_json(name: str, url: str, content_type: str) -> ProviderError:
+    """The error for an answer of 200 that is to be JSON, and is not."""
+    return ProviderError(
+        f"{name} at {url} answered with {content_type or 'no content type'} instead of JSON", code="AF708"
     )
 
 

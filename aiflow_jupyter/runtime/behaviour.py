@@ -107,6 +107,7 @@ class Binding:
         dropped: counts an event of a kind that the operator discards.
         withheld: says that the operator kept a part of what was asked for from leaving, and why: the run warns of it,
             and its result is no whole one.
+        harmless: whether no node of the run, or of the one around it, does what a restart must not repeat.
         inner: makes a run of another graph, within this one, with some operators in place of the known ones.
     """
 
@@ -125,6 +126,7 @@ class Binding:
     govern: Callable[[Behaviour], Behaviour] = _no_run
     dropped: Callable[[str], None] = _no_run
     withheld: Callable[[str], None] = _no_run
+    harmless: bool = True
     inner: Callable[[GraphSpec, Mapping[str, Operator]], Run] = _no_run
 
 

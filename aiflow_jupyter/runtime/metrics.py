@@ -17,12 +17,23 @@ RunState = Literal["ready", "running", "done", "failed", "cancelled"]
 NodeState = Literal["idle", "running", "blocked", "done", "failed", "cancelled"]
 
 
+class Decided(Protocol):
+    """A decision about who answers; its `str` is for people."""
+
+    def badge(self) -> str:
+        """What a reader of the answer has to know of it."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it in plain types."""
+
+
 @dataclass(slots=True)
 class Answer:
     """One answer of a model: who gave it, and when its tokens came (nanoseconds of the run's clock).
 
     `waiting` says what is being waited for: before the first token, or where the tokens have stopped; else it is empty.
-    `batch` says that the answer came in one piece, and `remark` what its provider has to say of how it came.
+    `batch` says that the answer came in one piece, and `remark` what its provider has to say of how it came. `decision`
+    is who was to answer and why, None where nobody decided (a recording).
     """
 
     node: str
@@ -38,6 +49,11 @@ class Answer:
     finish: Finish | None = None
     batch: bool = False
     remark: str = ""
+    decision: Decided | None = None
+
+    def decide(self, decision: Decided) -> None:
+        """Note who is to answer."""
+        self.decision = decision
 
     def report(self, waiting: str) -> None:
         """Note what is being waited for."""
@@ -61,6 +77,8 @@ class Answer:
         elif event.kind == "finish":
             self.finish = event.payload
             self.remark = self.remark or event.meta.get("note", "")
+        elif event.kind == "restart":
+            self.first = self.last = self.pieces = 0
 
     @property
     def usage(self) -> Usage | None:
@@ -97,6 +115,8 @@ class Answer:
             parts.append(f"{self.rate:.0f} tokens/s")
         if self.finish and self.finish.reason == "length":
             parts.append("cut at its token limit")
+        if self.decision is not None:
+            parts.append(self.decision.badge())
         return " · ".join(part for part in parts if part)
 
 

@@ -112,6 +112,8 @@ class Run:
         flows: other graphs by name, for `delegate`.
         show: what `sink(display=true)` hands its events to.
         run_id: its identifier; None for a fresh one.
+        conversation: the name of the conversation that its inputs are turns of, empty for none.
+        harmless: whether what it gives goes to nothing that a restart must not repeat.
 
     Raises:
         AiflowError: a function or an argument turned out not to fit.
@@ -128,8 +130,11 @@ class Run:
         flows: Mapping[str, GraphSpec] | None = None,
         show: Callable[[Event], None] | None = None,
         run_id: str | None = None,
+        conversation: str = "",
+        harmless: bool = True,
     ) -> None:
         self.id = run_id or fresh_id()
+        self.conversation = conversation
         self.spec = spec
         self.state: RunState = "ready"
         self.error: AiflowError | None = None
@@ -161,6 +166,7 @@ class Run:
             answers=self.answers,
             variables=self.variables,
             show=show,
+            harmless=harmless and all(node.policy.effect != "non_idempotent" for node in spec.nodes.values()),
             inner=self._run_within,
         )
         self._common = common
@@ -256,7 +262,7 @@ class Run:
         guardian = self.guardians[node]
         now = self._scheduler.clock()
         kind = kind_of(self.spec, node, value, self._operators)
-        event = Event(kind, value, source="run", sequence=self._offers, time=now, lineage=str(self._offers))
+        event = Event(kind, value, self.conversation, "run", self._offers, now, str(self._offers))
         self._offers += 1
         sender = _Sender(self._scheduler.loop)
         self._scheduler.enter(sender, now)
@@ -378,6 +384,8 @@ class Run:
             functions=common.functions,
             source=common.source,
             flows=common.flows,
+            conversation=self.conversation,
+            harmless=common.harmless,
         )
         self._inner = [each for each in self._inner if each.state in ("ready", "running") or each.still_running]
         self._inner.append(inner)

@@ -43,6 +43,13 @@ class Request:
         report: told what is being waited for until the first token ("submitted 12 s ago", "model loading").
         extra: further fields for the request body, for servers that take them (a grammar, for instance).
         node: the node of the graph that asks, empty outside one; for a recording, never sent.
+        stay: how far the text may go: `local` (this machine), `institution` (its cluster too), `anywhere`. Nothing
+            overrides it.
+        fallback: whether a named tier may be left where it fails; `auto` always may.
+        restart: whether an answer that broke off after its first token may be begun anew elsewhere, which a `restart`
+            event says in the stream; else what came is a part, and the rest an error. None leaves it to the settings.
+        conversation: the name of the conversation that this is a turn of, empty for none.
+        decided: handed the decision about who answers, once it has been made; its `str` is for people.
     """
 
     messages: tuple[Message, ...]
@@ -56,6 +63,11 @@ class Request:
     report: Callable[[str], None] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     node: str = ""
+    stay: Literal["local", "institution", "anywhere"] = "anywhere"
+    fallback: bool = False
+    restart: bool | None = None
+    conversation: str = ""
+    decided: Callable[[Any], None] | None = None
 
 
 @runtime_checkable

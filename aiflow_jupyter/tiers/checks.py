@@ -1,28 +1,26 @@
-"""What `aiflow doctor` finds of the configuration and of the hpc tier. All waits run at once; no secret is shown."""
+"""What `aiflow doctor` finds of the configuration and of the tiers. All waits run at once; no secret is shown."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from collections.abc import Coroutine
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiflow_jupyter.errors import AiflowError
 from aiflow_jupyter.hpc import checks
 from aiflow_jupyter.hpc.findings import Finding
 
 if TYPE_CHECKING:
-    from aiflow_jupyter.tiers.config import LocalHpc
-    from aiflow_jupyter.tiers.providers import Settings
+    from aiflow_jupyter.tiers.sections import AnyHpc, Config, LocalHpc
 
 _BRIEF = 30  # seconds that the channel of a check may be joined; nobody does
 
 
 def examine() -> list[Finding]:
-    """Look at the settings, and at all that the hpc tier needs if it is on.
+    """Look at the settings, and at all that the tiers need which are on.
 
     Takes at most some seconds: each look has a deadline, and those that wait do so together.
     """
@@ -35,30 +33,56 @@ def examine() -> list[Finding]:
         return [Finding("settings", error.message, wrong=True, mend=error.hint)]
     read = [str(file) for file in (path, Path(config.FILE).absolute()) if file.is_file()]
     found = [Finding("settings", f"read: {', '.join(dict.fromkeys(read))}" if read else f"none; {config.place()}")]
-    if settings.tiers.hpc is None:
-        return [*found, Finding("hpc tier", f"off; a section [tiers.hpc] in {path} turns it on")]
-    return found + _hpc(settings.tiers.hpc)
+    return found + asyncio.run(_tiers(settings, path))
 
 
-def _hpc(settings: Settings) -> list[Finding]:
-    found = [Finding("hpc tier", f'on, executor = "{settings.executor}"')]
-    looks: list[Coroutine[Any, Any, list[Finding]]] = [_relay(settings)]
-    if settings.executor == "local":
-        looks.append(_model_server(settings))
+async def _tiers(settings: Config, path: Path) -> list[Finding]:
+    hpc = settings.tiers.hpc
+    looks = [_servers(settings, path)]
+    if hpc is None:
+        off = Finding("hpc tier", f"off; a section [tiers.hpc] in {path} turns it on")
+        return [finding for part in await asyncio.gather(*looks) for finding in part] + [off]
+    on = Finding("hpc tier", f'on, executor = "{hpc.executor}"')
+    looks.append(_relay(hpc))
+    at_once = []
+    if hpc.executor == "local":
+        looks.append(_model_server(hpc))
     else:
-        found.append(_worker_key(settings.worker_key))
-        if settings.executor == "globus":
+        at_once.append(_worker_key(hpc.worker_key))
+        if hpc.executor == "globus":
             looks.append(_globus())
         else:
-            found.append(_factory(settings.factory))
-
-    async def all_of() -> list[list[Finding]]:
-        return list(await asyncio.gather(*looks))
-
-    return found + [finding for part in asyncio.run(all_of()) for finding in part]
+            at_once.append(_factory(hpc.factory))
+    servers, *others = await asyncio.gather(*looks)
+    return [*servers, on, *at_once, *(finding for part in others for finding in part)]
 
 
-async def _relay(settings: Settings) -> list[Finding]:
+async def _servers(settings: Config, path: Path) -> list[Finding]:
+    """The local and the cloud tier, and how one is chosen."""
+    from aiflow_jupyter.tiers import overview  # noqa: PLC0415
+    from aiflow_jupyter.tiers.discovery import Discovery  # noqa: PLC0415
+
+    local = await Discovery().settle(settings.tiers.local)
+    tiers = settings.tiers.model_copy(update={"local": local, "hpc": None})
+    seen = await overview.look(settings.model_copy(update={"tiers": tiers}))
+    found = []
+    for tier in seen.tiers:
+        what = f"{tier.tier} tier"
+        if tier.configured:
+            who = " ".join(part for part in (tier.provider, tier.model) if part)
+            mend = "" if tier.well else f"[tiers.{tier.tier}] in {path} says who answers; aiflow tiers shows it"
+            found.append(Finding(what, f"{who}: {tier.health}", tier.well is False, mend))
+            if tier.key is not None:
+                there = "is there" if tier.key.present else f"is not there; {tier.key.setting} names it"
+                mend = "" if tier.key.present else "set it before this starts, or name a file of mode 0600: key_file"
+                found.append(Finding(f"{tier.tier} key", f"{tier.key.place} {there}", not tier.key.present, mend))
+        elif tier.tier == "cloud":
+            found.append(Finding(what, f"off; a section [tiers.cloud] in {path} turns it on"))
+    found.append(Finding("routing", seen.routing()))
+    return found
+
+
+async def _relay(settings: AnyHpc) -> list[Finding]:
     """The key that opens channels, the relay, and whether it takes that key."""
     if settings.relay == "self":
         where = settings.relay_public_host or settings.relay_host
@@ -70,7 +94,7 @@ async def _relay(settings: Settings) -> list[Finding]:
     return [key, ready, await _taken(settings)]
 
 
-def _key_place(settings: Settings) -> Finding:
+def _key_place(settings: AnyHpc) -> Finding:
     name, path = settings.relay_key_env, settings.relay_key_file
     mend = "Its operator makes one: aiflow keys relay add NAME"
     if name is not None:
@@ -82,7 +106,7 @@ def _key_place(settings: Settings) -> Finding:
     return checks.private_file("relay key", path.expanduser(), mend)
 
 
-async def _taken(settings: Settings) -> Finding:
+async def _taken(settings: AnyHpc) -> Finding:
     """Whether the relay takes the key: a channel is opened, which nobody joins and which soon expires."""
     from aiflow_jupyter.relay.link import create_channel  # noqa: PLC0415
     from aiflow_jupyter.tiers.providers import relay_key  # noqa: PLC0415

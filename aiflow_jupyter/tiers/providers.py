@@ -1,4 +1,4 @@
-"""From the configuration to each tier's provider, which is made when its tier is first asked.
+"""From the configuration to each tier and its provider, which is made when its tier is first asked.
 
 The files are looked at before each request: a mistake that was mended, or a tier that was added, counts at once, and
 what did not change stays open.
@@ -9,15 +9,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiflow_jupyter.errors import ConfigError, ProviderError, words
-from aiflow_jupyter.tiers.config import Config, load, stamp
+from aiflow_jupyter.providers.engine import CONTEXT, SLOTS
+from aiflow_jupyter.tiers.choosing import Routing
+from aiflow_jupyter.tiers.config import load, stamp
+from aiflow_jupyter.tiers.conversation.cache import Summaries
+from aiflow_jupyter.tiers.conversation.folding import Folding
+from aiflow_jupyter.tiers.conversation.summary import Summariser
+from aiflow_jupyter.tiers.counting import TokenCounter, Tokenizing
+from aiflow_jupyter.tiers.database import Database
+from aiflow_jupyter.tiers.discovery import Discovery, ollama_url
+from aiflow_jupyter.tiers.judging import ConfiguredJudge
+from aiflow_jupyter.tiers.ledger import SqliteLedger
 from aiflow_jupyter.tiers.router import Router
+from aiflow_jupyter.tiers.sections import AnyHpc, Cloud, Config, Local, LocalHpc, Model
+from aiflow_jupyter.tiers.terms import NAMES, Fitted, Misfit, Tier, TierName
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -26,12 +38,14 @@ if TYPE_CHECKING:
     from aiflow_jupyter.hpc.terms import RelayAt
     from aiflow_jupyter.providers.secret import Secret
     from aiflow_jupyter.relay.selfrelay import SelfRelay
-    from aiflow_jupyter.runtime.source import Provider, Request
-    from aiflow_jupyter.tiers.config import GlobusHpc, Local, LocalHpc, PythonHpc
-
-    Settings = LocalHpc | GlobusHpc | PythonHpc
+    from aiflow_jupyter.runtime.source import Message, Provider, Request
+    from aiflow_jupyter.tiers.decision import Decision
+    from aiflow_jupyter.tiers.overview import Overview
 
 _log = logging.getLogger(__name__)
+_OUTPUT: Final = 1_024
+_WINDOWS: Final = {"embedded": CONTEXT // SLOTS, "ollama": 8_192}
+"""Tokens of context where no setting says it: what the engine is started with, and what Ollama is asked for."""
 
 
 class WhenAsked:
@@ -69,6 +83,11 @@ class WhenAsked:
             if not self._answering:
                 self._idle.set()
 
+    async def count(self, text: str, model: str) -> int | None:
+        """The tokens of a text, where the provider is there and can say it; see `counting.Tokenizing`."""
+        made = self._made
+        return await made.count(text, model) if isinstance(made, Tokenizing) else None
+
     async def retire(self) -> None:
         """Close the provider once its last answer has ended: another one takes its place."""
         await self._idle.wait()
@@ -84,14 +103,40 @@ class WhenAsked:
 
 
 class ConfiguredRouter:
-    """A router that follows the configuration files."""
+    """A router that follows the configuration files. Implements `runtime.source.Provider`.
 
-    def __init__(self) -> None:
+    Args:
+        database: the file of conversations and costs; None for the user's own.
+        discovery: finds the local tier's provider where none is set.
+
+    Attributes:
+        router: the one behind it, with the health of the tiers.
+    """
+
+    def __init__(self, database: Database | None = None, discovery: Discovery | None = None) -> None:
         self._stamp: object = None
         self._config: Config | None = None
-        self.tiers: dict[str, WhenAsked] = {}
+        self._discovery = discovery or Discovery()
         self._replaced: dict[WhenAsked, asyncio.Task[None]] = {}
         self._lock = asyncio.Lock()
+        database, counter = database or Database(), TokenCounter()
+        self._judge = ConfiguredJudge(self._settings)
+        self.router = Router(
+            {},
+            judge=self._judge,
+            ledger=SqliteLedger(database, lambda: self._settings().budget.limits),
+            fitter=Folding(
+                counter,
+                Summariser(lambda: self.router.tiers.get("local"), counter),
+                Summaries(database),
+                fold_at=lambda: self._settings().conversation.fold_at,
+            ),
+            counter=counter,
+        )
+        self._judge.source = self.router
+
+    def _settings(self) -> Config:
+        return self._config or Config()
 
     async def stream(self, request: Request) -> AsyncGenerator[Event, None]:
         """Answer `request` with its tier's provider; see `runtime.source.Source`.
@@ -100,29 +145,63 @@ class ConfiguredRouter:
             ConfigError: a file has a mistake; once it is mended, the next request goes through.
         """
         await self._follow()
-        events = Router(self.tiers).stream(request)
+        events = self.router.stream(request)
         async with aclosing(events):
             async for event in events:
                 yield event
+
+    async def explain(self, messages: Sequence[Message], **fields: Any) -> Decision:
+        """Decide without sending; see `Router.explain`.
+
+        Raises:
+            ConfigError: a file has a mistake, or the tier that was named is unknown or not configured.
+        """
+        await self._follow()
+        return await self.router.explain(messages, **fields)
+
+    async def view(self, messages: Sequence[Message], tier: TierName, conversation: str = "") -> Fitted | Misfit:
+        """A chat as a tier would be sent it; see `Router.view`.
+
+        Raises:
+            ConfigError: a file has a mistake, or the tier is not configured.
+        """
+        await self._follow()
+        return await self.router.view(messages, tier, conversation)
+
+    async def look(self) -> Overview:
+        """What each tier is, and whether it answers now; see `overview`.
+
+        Raises:
+            ConfigError: a file has a mistake.
+        """
+        from aiflow_jupyter.tiers import overview  # noqa: PLC0415
+
+        await self._follow()
+        return await overview.look(self._settings(), {name: self.router.health.status(name) for name in NAMES})
 
     async def _follow(self) -> None:
         """Read the files anew if they changed, and replace the providers of the tiers that did."""
         async with self._lock:
             now = await asyncio.to_thread(stamp)  # a home folder may be a network file system
-            if self._config is not None and now == self._stamp:
+            if self._config is not None and now == self._stamp and not self._discovery.due:
                 return
             config, before = await asyncio.to_thread(load), self._config
-            fresh = configured(config)
-            for tier in ("local", "hpc"):
-                same = before is not None and getattr(before.tiers, tier) == getattr(config.tiers, tier)
-                if same and tier in self.tiers:
-                    fresh[tier] = self.tiers[tier]
-            old, self.tiers = self.tiers, fresh
+            local = await self._discovery.settle(config.tiers.local)
+            config = config.model_copy(update={"tiers": config.tiers.model_copy(update={"local": local})})
+            fresh, old = configured(config), self.router.tiers
+            for name in NAMES:
+                if before is not None and name in old and before.tiers.of(name) == config.tiers.of(name):
+                    fresh[name] = old[name]
             self._config, self._stamp = config, now
-            for tier, provider in old.items():
-                if fresh.get(tier) is not provider:
+            notebook = os.environ.get("JPY_SESSION_NAME", "")  # Jupyter's server sets it
+            route = config.route
+            settings = Routing(chains=route.chains, notebook=notebook, stay=route.stay, restart=route.restarts)
+            self.router.follow(fresh, settings)
+            for name, tier in old.items():
+                if fresh.get(name) is not tier:
+                    provider = cast("WhenAsked", tier.provider)
                     # Beside the requests, none of which waits for it or takes it along when it is cancelled.
-                    self._replaced[provider] = asyncio.create_task(self._retire(tier, provider))
+                    self._replaced[provider] = asyncio.create_task(self._retire(name, provider))
 
     async def _retire(self, tier: str, provider: WhenAsked) -> None:
         try:
@@ -135,27 +214,102 @@ class ConfiguredRouter:
     async def aclose(self) -> None:
         """Close every provider, those of before a change too, also where one can't be closed."""
         async with AsyncExitStack() as stack:
-            for provider in (*self.tiers.values(), *self._replaced):
+            stack.push_async_callback(self.router.aclose)
+            for provider in self._replaced:
                 stack.push_async_callback(provider.aclose)
 
 
-def configured(config: Config) -> dict[str, WhenAsked]:
-    """The provider of each tier that is configured, by the tier's name."""
-    tiers = {"local": WhenAsked(lambda: _local(config.tiers.local))}
-    hpc = config.tiers.hpc
+def configured(config: Config) -> dict[TierName, Tier]:
+    """Each tier that is configured, by its name; a local one whose provider is open is the embedded model."""
+    local, hpc, cloud = config.tiers.local, config.tiers.hpc, config.tiers.cloud
+    tiers = {"local": _tier("local", local.provider or "embedded", local, WhenAsked(lambda: _local(local)))}
     if hpc is not None:
-        tiers["hpc"] = WhenAsked(lambda: _hpc(hpc))
-    return tiers
+        tiers["hpc"] = _tier("hpc", "hpc", hpc, WhenAsked(lambda: _hpc(hpc)))
+    if cloud is not None:
+        tiers["cloud"] = _tier("cloud", cloud.provider, cloud, WhenAsked(lambda: _cloud(cloud)))
+    return cast("dict[TierName, Tier]", tiers)
+
+
+def _tier(name: TierName, kind: str, settings: Local | AnyHpc | Cloud, provider: WhenAsked) -> Tier:
+    return Tier(
+        name,
+        provider,
+        kind,
+        settings.model or "",
+        window=window(kind, settings),
+        max_output=settings.max_output or getattr(settings, "max_tokens", None) or _OUTPUT,
+        price=settings.price,
+        takes=settings.takes,
+        first_token_s=settings.first_token_s,
+        silence_s=settings.silence_s,
+    )
+
+
+def window(kind: str, settings: Model) -> int | None:
+    """The tokens of a tier's context, None where nobody says it; the embedded engine's can only be made less of."""
+    usual = _WINDOWS.get(kind)
+    if kind == "embedded" and usual is not None:
+        return min(settings.window or usual, usual)
+    return settings.window or usual
 
 
 def _local(settings: Local) -> Provider:
-    from aiflow_jupyter.providers import models  # noqa: PLC0415 - httpx is loaded when first asked
+    if settings.provider == "ollama":
+        from aiflow_jupyter.providers.ollama import Ollama  # noqa: PLC0415 - httpx is loaded when first asked
+
+        url = ollama_url(settings)
+        if url is None:
+            raise ConfigError(
+                "OLLAMA_HOST names no address of this machine, and the local tier is this machine",
+                code="AF724",
+                hint='[tiers.local] url = "http://127.0.0.1:11434" goes before it; another machine\'s server can be '
+                "named under [tiers.cloud]",
+            )
+        if settings.model is None:
+            raise ProviderError(
+                f"no Ollama with a model answers at {url}",
+                code="AF701",
+                hint="Start it (ollama serve) and bring a model (ollama pull llama3.2), or name one: "
+                "[tiers.local] model",
+            )
+        return Ollama(
+            url,
+            settings.model,
+            window=window("ollama", settings),
+            keep_alive=settings.keep_alive,
+            read_timeout=max(settings.first_token_s, settings.silence_s),
+        )
+    if settings.provider == "openai":
+        assert settings.url is not None
+        return _openai("local", settings, settings.url, settings.model or "")
+    from aiflow_jupyter.providers import models  # noqa: PLC0415
     from aiflow_jupyter.providers.embedded import EmbeddedModel  # noqa: PLC0415
 
     return EmbeddedModel(models.find(settings.model) if settings.model else None)
 
 
-def _hpc(settings: Settings) -> Provider:
+def _cloud(settings: Cloud) -> Provider:
+    return _openai("cloud", settings, settings.url, settings.model)
+
+
+def _openai(tier: TierName, settings: Local | Cloud, url: str, model: str) -> Provider:
+    from aiflow_jupyter.providers.openai import OpenAICompatible  # noqa: PLC0415
+
+    key = server_key(tier, settings)
+    read_timeout = max(settings.first_token_s, settings.silence_s)
+    return OpenAICompatible(url, model=model, name=tier, key=key, read_timeout=read_timeout)
+
+
+def server_key(tier: TierName, settings: Local | Cloud) -> Secret | None:
+    """The key of a tier's server, None if its settings name none.
+
+    Raises:
+        ConfigError: what is to hold it does not.
+    """
+    return _variable(settings.key_env, f"tiers.{tier}.key_env") or _file(settings.key_file, f"tiers.{tier}.key_file")
+
+
+def _hpc(settings: AnyHpc) -> Provider:
     from aiflow_jupyter.hpc.executors import LocalExecutor, globus_executor  # noqa: PLC0415
     from aiflow_jupyter.hpc.provider import HpcProvider  # noqa: PLC0415
     from aiflow_jupyter.relay.crypto import WorkerKey  # noqa: PLC0415
@@ -183,7 +337,7 @@ def _hpc(settings: Settings) -> Provider:
     )
 
 
-def _relay(settings: Settings) -> RelayAt | Callable[[], SelfRelay]:
+def _relay(settings: AnyHpc) -> RelayAt | Callable[[], SelfRelay]:
     """Where streams pass, or what makes a relay in this process."""
     from aiflow_jupyter.hpc.terms import RelayAt  # noqa: PLC0415
     from aiflow_jupyter.relay.selfrelay import SelfRelay  # noqa: PLC0415
@@ -231,16 +385,18 @@ def model_server_key(settings: LocalHpc) -> Secret | None:
     Raises:
         ConfigError: what is to hold it does not.
     """
-    return _variable(settings.model_server_key_env, "model_server_key_env")
+    return _variable(settings.model_server_key_env, "tiers.hpc.model_server_key_env")
 
 
-def relay_key(settings: Settings) -> Secret:
+def relay_key(settings: AnyHpc) -> Secret:
     """The personal key that opens channels.
 
     Raises:
         ConfigError: nothing names one, or what is to hold it does not.
     """
-    key = _variable(settings.relay_key_env, "relay_key_env") or _file(settings.relay_key_file)
+    key = _variable(settings.relay_key_env, "tiers.hpc.relay_key_env") or _file(
+        settings.relay_key_file, "tiers.hpc.relay_key_file"
+    )
     if key is None:
         raise ConfigError(
             "tiers.hpc.relay_key_env or relay_key_file is missing",
@@ -260,28 +416,28 @@ def _variable(name: str | None, setting: str) -> Secret | None:
     value = os.environ.get(name, "").strip()
     if not value:
         raise ConfigError(
-            f"tiers.hpc.{setting} names {name}, which is not set",
+            f"{setting} names {name}, which is not set",
             code="AF724",
             hint=f"export {name}=... before the kernel starts",
         )
     return Secret(value)
 
 
-def _file(path: Path | None) -> Secret | None:
+def _file(path: Path | None, setting: str) -> Secret | None:
     """The key in a file that only its owner can read, None if the setting names none."""
     from aiflow_jupyter.providers.secret import Secret  # noqa: PLC0415
     from aiflow_jupyter.relay.private import read_private  # noqa: PLC0415
 
     if path is None:
         return None
-    named = "tiers.hpc.relay_key_file names it"
+    named = f"{setting} names it"
     try:
         text = read_private(path.expanduser()).strip()
     except (ConfigError, RuntimeError) as error:  # the latter of a ~ without a home
         why, hint = (error.message, error.hint) if isinstance(error, ConfigError) else (str(error), "")
         raise ConfigError(
-            why, code="AF724", hint=f"{named}. {hint or 'It holds the relay key, with mode 0600.'}"
+            why, code="AF724", hint=f"{named}. {hint or 'It holds the key alone, with mode 0600.'}"
         ) from None
     if not text:
-        raise ConfigError(f"{path} is empty", code="AF724", hint=f"{named}; the relay key belongs into it")
+        raise ConfigError(f"{path} is empty", code="AF724", hint=f"{named}; the key belongs into it")
     return Secret(text)

@@ -1,65 +1,358 @@
-"""The router: a request for a tier goes to that tier's provider.
+"""The router: asks the first tier that may and can answer, and goes on to another one where that fails.
 
-`auto` takes the local tier. A named tier is strict: what asks for a tier that is not configured is told so, and is
-never sent elsewhere.
+    for each candidate:  floor -> able -> fits -> healthy -> within budget -> asked -> first token -> finish
+                                                                               │            │
+                                                     the next candidate  <── failed      cut, or restart
+
+A named tier is strict: it is never left, unless the request says `fallback`, and it is asked also while it rests.
+`auto` takes the chain of the judge's label (`choosing.py`). The floor is looked at first and nothing comes past it:
+what lies beyond is neither asked nor has its tokenizer count the text, and the judge and whoever folds a chat are told
+of it.
+
+Before the first token another tier takes over silently, and the decision says so; its floor, window, abilities and
+budget are looked at as those of the first. After it the answer is cut, with what came; only a request that says
+`restart` is begun anew, behind a `restart` event. A request that is cancelled is never sent on. One tier is asked at a
+time, and the one before it is closed by then.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
+from typing import Any
 
-from aiflow_jupyter.errors import ConfigError
+from aiflow_jupyter.errors import AiflowError, ConfigError, ProviderError
 from aiflow_jupyter.events import Event
-from aiflow_jupyter.runtime.source import Provider, Request
+from aiflow_jupyter.runtime.source import Message, Provider, Request
+from aiflow_jupyter.tiers.attempt import Attempt
+from aiflow_jupyter.tiers.booking import Aside, Books
+from aiflow_jupyter.tiers.choosing import Choice, Chooser, Routing
+from aiflow_jupyter.tiers.counting import TokenCounter
+from aiflow_jupyter.tiers.decision import Candidate, Decision
+from aiflow_jupyter.tiers.health import Health
+from aiflow_jupyter.tiers.terms import Fitted, Fitter, Intent, Judge, Ledger, Misfit, Tier, TierName
+
+
+class NoTierError(ConfigError):
+    """No tier may or can answer; the message says of each one why."""
+
+    code = "AF751"
 
 
 class Router:
-    """Chooses who answers.
+    """See the module. Implements `runtime.source.Provider`.
 
     Args:
-        tiers: the provider of each tier that is configured; `local` stands first in `auto`'s order.
+        tiers: those that are configured, by name.
+        judge: says how hard a request is.
+        ledger: counts the money.
+        fitter: makes a chat fit into a window.
+        counter: counts tokens.
+        settings: how it chooses.
+        health: of the tiers.
+        clock: nanoseconds.
+        aside: runs what blocks.
     """
 
-    def __init__(self, tiers: Mapping[str, Provider]) -> None:
-        self._tiers = dict(tiers)
+    def __init__(
+        self,
+        tiers: Mapping[TierName, Tier],
+        *,
+        judge: Judge,
+        ledger: Ledger,
+        fitter: Fitter,
+        counter: TokenCounter,
+        settings: Routing | None = None,
+        health: Health | None = None,
+        clock: Callable[[], int] = time.perf_counter_ns,
+        aside: Aside = asyncio.to_thread,
+    ) -> None:
+        self.tiers = dict(tiers)
+        self.settings = settings or Routing()
+        self.health = health or Health(clock)
+        self._chooser = Chooser(judge, clock, aside)
+        self._books = Books(ledger, aside)
+        self._fitter = fitter
+        self._counter = counter
+        self._clock = clock
 
-    def choose(self, tier: str) -> str:
-        """The tier that answers a request for `tier`.
+    def follow(self, tiers: Mapping[TierName, Tier], settings: Routing) -> None:
+        """Take other tiers and settings from the next request on; those under way keep what they began with.
 
-        Raises:
-            ConfigError: there is none.
+        A tier that changed begins with a clean health. Providers that are left out are not closed.
         """
-        if tier == "auto":
-            chosen = next((name for name in ("local", "hpc", "cloud") if name in self._tiers), None)
-            if chosen is None:
-                raise ConfigError("no tier is configured", code="AF722")
-            return chosen
-        if tier not in self._tiers:
-            from aiflow_jupyter.tiers.config import place  # noqa: PLC0415 - pydantic is loaded when first needed
-
-            hint = (
-                f"configured: {', '.join(self._tiers) or 'none'}; a section [tiers.{tier}] turns it on, in\n{place()}"
-            )
-            if tier == "cloud":
-                hint = f"configured: {', '.join(self._tiers) or 'none'}; this release has no cloud tier yet"
-            raise ConfigError(f"tier {tier!r} is not configured", code="AF722", hint=hint)
-        return tier
+        for name, tier in tiers.items():
+            if self.tiers.get(name) != tier:
+                self.health.forget(name)
+        self.tiers, self.settings = dict(tiers), settings
 
     async def stream(self, request: Request) -> AsyncGenerator[Event, None]:
-        """Answer `request` with its tier's provider; see `runtime.source.Source`."""
-        tier = self.choose(request.tier)
-        events = self._tiers[tier].stream(replace(request, tier=tier))
-        async with aclosing(events):
-            async for event in events:
-                yield event
+        """Answer `request`; see `runtime.source.Source`, and the module.
+
+        Raises:
+            ConfigError: no tier may or can answer, or the budget does not allow it.
+            ProviderError: those that were asked failed.
+            StreamCut: the answer broke off.
+        """
+        choice = self._choice(request)
+        decision = choice.decision
+        try:
+            begun = self._clock()
+            try:
+                await self._chooser.choose(choice)
+            finally:
+                decision.seconds += (self._clock() - begun) / 1e9
+            answers = self._answers(choice)
+            async with aclosing(answers):
+                async for event in answers:
+                    yield event
+        except AiflowError:
+            if decision.chosen is None and request.decided is not None:
+                request.decided(decision)
+            raise
+
+    async def explain(self, messages: Sequence[Message], **fields: Any) -> Decision:
+        """Decide without sending: every candidate is checked, and nothing is folded or spent.
+
+        Args:
+            messages: the chat.
+            fields: further ones of `runtime.source.Request`.
+
+        Raises:
+            ConfigError: the tier that was named is unknown or not configured.
+        """
+        choice = self._choice(Request(tuple(messages), **fields))
+        decision = choice.decision
+        begun = self._clock()
+        await self._chooser.choose(choice)
+        for candidate in choice.left:
+            if await self._would(choice, candidate) and decision.chosen is None:
+                candidate.state = "answers"
+                decision.chosen, decision.model = candidate.tier, candidate.model
+        decision.seconds = (self._clock() - begun) / 1e9
+        return decision
+
+    async def view(self, messages: Sequence[Message], tier: TierName, conversation: str = "") -> Fitted | Misfit:
+        """A chat as a tier would be sent it, with what has to be folded folded; the text stays on this machine.
+
+        Raises:
+            ConfigError: the tier is not configured.
+        """
+        to = self.tiers.get(tier)
+        if to is None:
+            there = ", ".join(self.tiers) or "none"
+            raise ConfigError(f"tier {tier!r} is not configured", code="AF722", hint=f"configured: {there}")
+        room = _room(Request(tuple(messages)), to)
+        return await self._fitter.fit(messages, to, room, "local", conversation)
 
     async def aclose(self) -> None:
         """Close every provider, also where one can't be closed."""
         async with AsyncExitStack() as stack:
-            for provider in self._tiers.values():
-                stack.push_async_callback(provider.aclose)
+            for tier in self.tiers.values():
+                stack.push_async_callback(tier.provider.aclose)
+            await self._books.aclose()
+
+    def _choice(self, request: Request) -> Choice:
+        choice = Choice(request, dict(self.tiers), self.settings, Decision(request.tier))
+        choice.decision.stay = choice.floor
+        return choice
+
+    # -- asking
+
+    async def _answers(self, choice: Choice) -> AsyncGenerator[Event, None]:
+        """The events of the first tier that answers, behind a `restart` those of the one that takes over."""
+        request, decision = choice.request, choice.decision
+        failures: list[AiflowError] = []
+        void: Event | None = None
+        sequence = 0
+        while (attempt := await self._next(choice, failures)) is not None:
+            try:
+                decision.chosen, decision.model = attempt.tier.name, attempt.candidate.model
+                if not failures and request.decided is not None:
+                    request.decided(decision)
+                if void is not None:
+                    yield Event("restart", None, "", void.source, sequence, self._clock(), "", void.meta)
+                    sequence, void = sequence + 1, None
+                async with aclosing(attempt.events()) as events:
+                    async for event in events:
+                        if event.kind == "finish":
+                            self._answered(choice, attempt)
+                        event.sequence = sequence
+                        sequence += 1
+                        yield event
+            except AiflowError as error:
+                attempt.failed(error, decision)
+                failures.append(error)
+                if not _movable(choice) or (attempt.last is not None and not choice.restarts):
+                    raise
+                void = attempt.last or void
+            else:
+                return
+            finally:
+                await attempt.close(decision)
+        raise _nobody(choice, failures)
+
+    def _answered(self, choice: Choice, attempt: Attempt) -> None:
+        """Take in that an answer is whole."""
+        choice.decision.cost = attempt.cost()
+        attempt.learn(self._counter)
+        self._chooser.answered(choice, attempt.tier.name, attempt.request.model)
+
+    # -- getting ready
+
+    async def _next(self, choice: Choice, failures: Sequence[AiflowError]) -> Attempt | None:
+        """The next candidate that can be asked, with all that has to be done before."""
+        begun = self._clock()
+        resting: list[Candidate] = []
+        try:
+            while choice.left:
+                candidate = choice.left.pop(0)
+                status = self.health.status(candidate.tier)
+                if status.state == "open" and not choice.named(candidate.tier):
+                    candidate.refuse(str(status))
+                    resting.append(candidate)
+                    choice.rested = True
+                elif (attempt := await self._ready(choice, candidate)) is not None:
+                    return attempt
+            # Where there is no other way, a tier that rests is tried early, by one request at a time.
+            for candidate in resting if not failures else ():
+                if (attempt := await self._ready(choice, candidate, early=True)) is not None:
+                    return attempt
+        finally:
+            choice.decision.seconds += (self._clock() - begun) / 1e9
+        return None
+
+    async def _ready(self, choice: Choice, candidate: Candidate, *, early: bool = False) -> Attempt | None:
+        """An attempt at a candidate; None, and the reason noted, where it can't be asked.
+
+        Raises:
+            AiflowError: it can't, and no other tier may take its place.
+        """
+        request, tier = choice.request, choice.tiers[candidate.tier]
+        try:
+            await self._counter.measure(request.messages, tier)
+            fitted = await self._fitter.fit(
+                request.messages, tier, _room(request, tier), choice.floor, request.conversation
+            )
+            _worst(request, tier, candidate, fitted.tokens)
+            if isinstance(fitted, Misfit):
+                candidate.refuse(fitted.why)
+                return None
+            candidate.folded, candidate.note = fitted.folded, fitted.note
+            passage = self.health.enter(tier.name, early=early, anyway=choice.named(tier.name))
+            if passage is None:
+                candidate.refuse(f"{self.health.status(tier.name)}; another request tries it")
+                return None
+            try:
+                booking = await self._books.intend(_intent(choice, candidate))
+            except BaseException:
+                passage.over()
+                raise
+        except AiflowError as error:
+            candidate.refuse(error.message)
+            if not choice.movable:
+                raise
+            return None
+        candidate.state, candidate.reason = "answers", ""
+        choice.decision.currency = candidate.currency
+        sent = replace(
+            request,
+            messages=fitted.messages,
+            tier=tier.name,
+            stay=choice.floor,
+            model=request.model or choice.model,
+            # The worst case holds only if the server is told of it.
+            max_tokens=candidate.output if candidate.most and not _asked(request) else request.max_tokens,
+            decided=None,
+        )
+        return Attempt(tier, candidate, sent, booking, passage, self._clock)
+
+    async def _would(self, choice: Choice, candidate: Candidate) -> bool:
+        """Whether a candidate could be asked, as far as that can be told without doing anything."""
+        tier = choice.tiers[candidate.tier]
+        tokens = self._counter.tokens(choice.request.messages, tier)
+        _worst(choice.request, tier, candidate, tokens)
+        if tier.window is not None and tokens + _room(choice.request, tier) > tier.window:
+            candidate.reason = "older turns have to be folded, if that is enough"
+        status = self.health.status(tier.name)
+        if status.state == "open" and not choice.named(tier.name):
+            candidate.refuse(str(status))
+            return False
+        try:
+            booking = await self._books.intend(_intent(choice, candidate))
+        except ConfigError as error:
+            candidate.refuse(error.message)
+            return False
+        await booking.release()
+        return True
+
+
+def _movable(choice: Choice) -> bool:
+    """Whether another tier may take over; never for a request that is being cancelled."""
+    task = asyncio.current_task()
+    return choice.movable and not (task is not None and task.cancelling())
+
+
+def _asked(request: Request) -> int | None:
+    """The most tokens of an answer as the request says them."""
+    said = (request.max_tokens, *(request.extra.get(key) for key in ("max_tokens", "max_completion_tokens")))
+    return max((each for each in said if isinstance(each, int)), default=None)
+
+
+def _room(request: Request, tier: Tier) -> int:
+    """The tokens that have to stay free for the answer: what is asked for, else a share of the window."""
+    asked = _asked(request)
+    if asked is not None:
+        return asked
+    return tier.max_output if tier.window is None else min(tier.max_output, tier.window // 4)
+
+
+def _worst(request: Request, tier: Tier, candidate: Candidate, tokens: int) -> None:
+    """Note the most that an answer takes and costs."""
+    output = _room(request, tier)
+    if _asked(request) is None and tier.window is not None:
+        output = max(output, min(tier.max_output, tier.window - tokens))
+    several = request.extra.get("n", 1)
+    answers = several if isinstance(several, int) and several > 0 else 1
+    candidate.tokens, candidate.output, candidate.window = tokens, output, tier.window
+    candidate.most, candidate.currency = tier.price.of(tokens, output * answers), tier.price.currency
+
+
+def _intent(choice: Choice, candidate: Candidate) -> Intent:
+    return Intent(
+        candidate.tier,
+        candidate.model,
+        candidate.most,
+        candidate.currency,
+        choice.request.conversation,
+        choice.settings.notebook,
+    )
+
+
+def _nobody(choice: Choice, failures: Sequence[AiflowError]) -> AiflowError:
+    """What is raised where no candidate is left."""
+    candidates = choice.decision.candidates
+    if len(failures) == 1:
+        return failures[0]
+    reasons = "\n".join(f"{each.tier}: {each.reason}" for each in candidates)
+    if failures:
+        error = ProviderError("every tier that was asked failed", code="AF755", hint=reasons)
+        error.__cause__ = failures[0]
+        return error
+    if not choice.tiers:
+        return ConfigError("no tier is configured", code="AF722")
+    if len(candidates) > 1:
+        return NoTierError("no tier can answer this", hint=reasons)
+    alone = candidates[0]
+    advice = ""
+    if alone.tokens is not None:
+        advice = "Shorten it, ask for fewer tokens (max_tokens), or ask a tier with a larger window."
+    elif alone.tier in choice.tiers and "takes no" in alone.reason:
+        advice = f'takes = ["images", "tools"] under [tiers.{alone.tier}] says what its model can do'
+    return NoTierError(f"{alone.tier} can't answer this: {alone.words()}", hint=advice)
 
 
 def default_router() -> Provider:

@@ -13,7 +13,7 @@ from aiflow_jupyter.errors import RunCancelled, RunError
 
 if TYPE_CHECKING:
     from aiflow_jupyter.runtime.bottleneck import Bottleneck
-    from aiflow_jupyter.runtime.metrics import RunStatus
+    from aiflow_jupyter.runtime.metrics import Answer, RunStatus
     from aiflow_jupyter.runtime.run import Result, Run
     from aiflow_kernel.life import Life
 
@@ -39,6 +39,11 @@ class RunHandle:
     def status(self) -> RunStatus:
         """The figures of now."""
         return self._run.status()
+
+    @property
+    def answers(self) -> list[Answer]:
+        """The models' answers so far."""
+        return self._run.answers
 
     @property
     def run(self) -> Run:
@@ -159,6 +164,7 @@ class Finished:
     name: str
     begun: float
     last: RunStatus
+    answers: list[Answer]
 
     def status(self) -> RunStatus:
         """The last figures."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.graph.spec import GraphSpec
     from aiflow_jupyter.runtime.run import Run
     from aiflow_jupyter.runtime.source import Provider
+    from aiflow_jupyter.tiers.conversation.store import Conversations
     from aiflow_kernel.handle import Finished, RunHandle
 
 T = TypeVar("T")
@@ -45,11 +46,22 @@ class Host:
         self.pin = pin
         self._lock = threading.Lock()
         self._life: Life | None = None
+        self._conversations: Conversations | None = None
 
     @property
     def running(self) -> bool:
         """Whether the loop thread exists."""
         return self._life is not None and self._life.alive
+
+    @property
+    def conversations(self) -> Conversations:
+        """The conversations of this process, made when first asked for."""
+        with self._lock:
+            if self._conversations is None:
+                from aiflow_jupyter.tiers.conversation.store import Conversations
+
+                self._conversations = Conversations()
+            return self._conversations
 
     @property
     def life(self) -> Life:
@@ -64,6 +76,11 @@ class Host:
 
                 self._life = Life(self._make_source or default_router)
             return self._life
+
+    @property
+    def source(self) -> Provider:
+        """What answers; made, with the loop, if need be."""
+        return self.life.source
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run a coroutine on the loop; starts the loop if need be."""
@@ -87,6 +104,7 @@ class Host:
         beside: Beside | None = None,
         run_id: str | None = None,
         wrap: Callable[[Provider], Provider] | None = None,
+        conversation: str = "",
     ) -> RunHandle:
         """Start a run of a checked graph.
 
@@ -103,6 +121,7 @@ class Host:
             run_id: the run's identifier, where it has to be known before.
             wrap: makes what answers this run out of what would: to record it, or to answer from a trace. What it makes
                 is closed, by its `close`, when the run is over.
+            conversation: the name of the conversation that the value is a turn of, empty for none.
 
         Raises:
             AiflowError: the graph does not fit the functions, or the loop is held by somebody's code.
@@ -130,6 +149,7 @@ class Host:
                 source=source,
                 show=show,
                 run_id=run_id,
+                conversation=conversation,
             )
 
         ready: concurrent.futures.Future[RunHandle] = concurrent.futures.Future()

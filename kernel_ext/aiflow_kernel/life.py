@@ -113,7 +113,7 @@ class Life:
         del self._live[run.id]
         if not self._live:
             self._watchdog.stop()
-        self._finished.append(Finished(handle.id, handle.name, handle.begun, run.status()))
+        self._finished.append(Finished(handle.id, handle.name, handle.begun, run.status(), run.answers))
         with suppress(concurrent.futures.InvalidStateError):  # given up meanwhile
             if isinstance(result, asyncio.CancelledError):
                 handle.outcome.cancel()

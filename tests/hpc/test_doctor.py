@@ -54,7 +54,7 @@ async def test_where_the_settings_are_and_whether_they_were_read(look):
     found = await look()
     assert f"none; {look.file}, which is not there yet" in found["settings"].found
     assert str(look.file) in found["hpc tier"].found
-    assert set(found) == {"settings", "hpc tier"}
+    assert set(found) == {"settings", "local tier", "hpc tier", "cloud tier", "routing"}
     assert f"read: {look.file}" in (await look(""))["settings"].found
     mistake = (await look("[tiers.hcp]\n"))["settings"]
     assert (mistake.wrong, "did you mean hpc" in mistake.found) == (True, True)

@@ -20,17 +20,21 @@ def test_a_bare_line_asks_whoever_is_best():
 
 
 def test_every_option_of_a_question_is_read():
-    line = '--tier local --model m1 --system "Be brief, it\'s late" --temperature 0.5'
-    line += " --max-tokens 9 --seed 3 -o x -b --raw"
+    line = '--tier local --stay institution --fallback --model m1 --system "Be brief, it\'s late" --temperature 0.5'
+    line += " --max-tokens 9 --seed 3 -c talk --no-store -o x -b --raw"
     options = vars(parse_cell_line(line))
     assert options == {
         "command": "ask",
         "tier": "local",
+        "stay": "institution",
+        "fallback": True,
         "model": "m1",
         "system": "Be brief, it's late",
         "temperature": 0.5,
         "max_tokens": 9,
         "seed": 3,
+        "conversation": "talk",
+        "no_store": True,
         "out": "x",
         "background": True,
         "raw": True,
@@ -102,7 +106,7 @@ def test_a_line_command_is_read_with_its_words():
     assert parse_line("") == ["help"]
 
 
-@pytest.mark.parametrize(("line", "says"), [("cancle", "did you mean cancel?"), ("why is it so", "%%aiflow")])
+@pytest.mark.parametrize(("line", "says"), [("cancle", "did you mean cancel?"), ("how does it work", "%%aiflow")])
 def test_an_unknown_line_command_is_an_error(line, says):
     with pytest.raises(CommandError, match="unknown command") as caught:
         parse_line(line)

@@ -14,8 +14,7 @@ from aiflow_jupyter.errors import ConfigError, ProviderError
 from aiflow_jupyter.hpc.timeouts import Timeouts
 from aiflow_jupyter.relay.crypto import WorkerKey
 from aiflow_jupyter.tiers.config import load
-from aiflow_jupyter.tiers.providers import WhenAsked, configured, made_by
-from aiflow_jupyter.tiers.router import Router
+from aiflow_jupyter.tiers.providers import ConfiguredRouter, WhenAsked, configured, made_by
 
 UUID = "4b116d3c-1703-4f8f-9f6f-39921e5864df"
 LOCAL = '[tiers.hpc]\nexecutor = "local"\n'
@@ -77,11 +76,14 @@ def test_the_hpc_tier_is_there_once_it_is_named(files):
         ('[tiers.hpc]\nexecutor = "local"\nstart_timeout = -1\n', "tiers.hpc.start_timeout"),
         ('[tiers.hpc]\nexecutor = "local"\nstart_timeout = nan\n', "tiers.hpc.start_timeout"),
         ("[tiers.moon]\n", "tiers.moon: unknown setting"),
-        ("[tiers.hcp]\n", "tiers.hcp: unknown setting, did you mean hpc? (known here: hpc, local)"),
-        ("[tier.hpc]\n", "tier: unknown setting, did you mean tiers? (known here: tiers)"),
+        ("[tiers.hcp]\n", "tiers.hcp: unknown setting, did you mean hpc? (known here: cloud, hpc, local)"),
+        ("[tier.hpc]\n", "tier: unknown setting, did you mean tiers? (known here: budget, "),
         (f'{LOCAL}modelserver = "x"\n', "tiers.hpc.modelserver: unknown setting, did you mean model_server?"),
-        (f"{LOCAL}first_token = 3\n", "did you mean first_token_timeout? (known here: executor, fallback, "),
-        ('[tiers.local]\nmodle = "x"\n', "tiers.local.modle: unknown setting, did you mean model? (known here: model)"),
+        (f"{LOCAL}first_token = 3\n", "did you mean first_token_timeout? (known here: currency, executor, fallback, "),
+        (
+            '[tiers.local]\nmodle = "x"\n',
+            "tiers.local.modle: unknown setting, did you mean model? (known here: currency",
+        ),
         ("x = [1\n", "a section is [tiers.hpc]"),
         ("not toml", "is not TOML"),
     ],
@@ -171,7 +173,7 @@ def test_a_key_file_is_beside_the_file_that_names_it(files, tmp_path, monkeypatc
 async def test_a_key_file_that_is_not_there_is_told_with_the_setting_that_names_it(files):
     tiers = configured(files(f'{LOCAL}relay = "https://r.example"\nrelay_key_file = "gone.key"\n'))
     with pytest.raises(ConfigError, match=r"gone\.key can't be read: No such file") as caught:
-        await ask(tiers["hpc"])
+        await ask(tiers["hpc"].provider)
     assert "tiers.hpc.relay_key_file" in caught.value.hint
 
 
@@ -185,15 +187,16 @@ def test_a_file_that_can_not_be_read_has_a_hint(tmp_path):
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_a_tier_that_is_not_configured_names_the_file_that_would(tmp_path, monkeypatch, there):
+async def test_a_tier_that_is_not_configured_names_the_file_that_would(tmp_path, monkeypatch, there):
     monkeypatch.delenv("AIFLOW_CONFIG", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     file = tmp_path / "aiflow-jupyter" / "aiflow.toml"
     if there:
         file.parent.mkdir()
         file.write_text("")
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as caught:
-        Router({"local": None}).choose("hpc")
+        await asked(ConfiguredRouter(), "hpc")
     assert caught.value.code == "AF722"
     assert f"[tiers.hpc] turns it on, in\n{file}" in caught.value.hint
     assert ("not there yet" in caught.value.hint) is not there
@@ -247,7 +250,7 @@ async def ask(provider):
 async def test_what_is_incomplete_fails_the_question_that_needs_it_and_no_other(files, settings, said):
     tiers = configured(files(f"[tiers.hpc]\n{settings}\n"))
     with pytest.raises(ConfigError, match=said):
-        await ask(tiers["hpc"])
+        await ask(tiers["hpc"].provider)
 
 
 async def test_a_key_file_that_others_can_read_is_refused(files, tmp_path):
@@ -258,7 +261,7 @@ async def test_a_key_file_that_others_can_read_is_refused(files, tmp_path):
         files(f'[tiers.hpc]\nexecutor = "local"\nrelay = "https://r.example"\nrelay_key_file = "{key}"\n')
     )
     with pytest.raises(ConfigError, match="may be read or written by others") as caught:
-        await ask(tiers["hpc"])
+        await ask(tiers["hpc"].provider)
     assert "chmod 600" in str(caught.value)
     assert "afr_canary" not in str(caught.value)
 
@@ -270,7 +273,7 @@ async def test_a_key_file_of_somebody_else_is_refused(files, tmp_path, monkeypat
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     tiers = configured(files(f'{LOCAL}relay = "https://r.example"\nrelay_key_file = "{key}"\n'))
     with pytest.raises(ConfigError, match="belongs to another user") as caught:
-        await ask(tiers["hpc"])
+        await ask(tiers["hpc"].provider)
     assert "afr_canary" not in str(caught.value)
 
 
@@ -279,14 +282,14 @@ async def test_an_empty_key_file_is_no_key(files, tmp_path):
     key.touch(0o600)
     tiers = configured(files(f'{LOCAL}relay = "https://r.example"\nrelay_key_file = "{key}"\n'))
     with pytest.raises(ConfigError, match="is empty"):
-        await ask(tiers["hpc"])
+        await ask(tiers["hpc"].provider)
 
 
 async def test_a_relay_of_this_kernel_that_is_not_allowed_names_what_is_set_in_the_file(files):
     tiers = configured(files(f'{LOCAL}relay_host = "0.0.0.0"\n'))
     with pytest.raises(ProviderError) as caught:
-        await ask(tiers["hpc"])
-    await tiers["hpc"].aclose()
+        await ask(tiers["hpc"].provider)
+    await tiers["hpc"].provider.aclose()
     assert caught.value.code == "AF973"
     assert "relay_insecure = true" in caught.value.hint
     assert "--insecure" not in str(caught.value)
@@ -297,8 +300,8 @@ async def test_a_port_that_something_else_uses_is_told_by_its_setting(files):
         port = taken.getsockname()[1]
         tiers = configured(files(f"{LOCAL}relay_port = {port}\n"))
         with pytest.raises(ProviderError, match=str(port)) as caught:
-            await ask(tiers["hpc"])
-        await tiers["hpc"].aclose()
+            await ask(tiers["hpc"].provider)
+        await tiers["hpc"].provider.aclose()
     assert "relay_port" in caught.value.hint
 
 

@@ -1,87 +1,653 @@
-"""The router sends a request to its tier's provider and nowhere else."""
+"""The router: which tier is asked, what makes it go on to another one, and what it never does."""
 
 from __future__ import annotations
 
+import asyncio
+import math
+import time
+from contextlib import aclosing, suppress
+
 import pytest
+import virtual
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from routing_stage import HI, IMAGE, PRICED, USAGE, Actor, Book, actors, answer, judge, router, tier
 
-from aiflow_jupyter.errors import ConfigError, ProviderError
-from aiflow_jupyter.events import Event, Finish
+from aiflow_jupyter.errors import ConfigError, ProviderError, StreamCut
+from aiflow_jupyter.events import Event, Finish, Usage
 from aiflow_jupyter.runtime.source import Request
+from aiflow_jupyter.tiers.choosing import Routing
+from aiflow_jupyter.tiers.database import Database
+from aiflow_jupyter.tiers.ledger import Budgets, SqliteLedger
 from aiflow_jupyter.tiers.router import Router
+from aiflow_jupyter.tiers.terms import NAMES, PLACES, REACH, Fitted, OverBudgetError, Price
 
-ASKED = ({"role": "user", "content": "Hi"},)
-
-
-class Provider:
-    def __init__(self, fails=None):
-        self.fails = fails
-        self.requests = []
-        self.open = self.closed = 0
-
-    async def stream(self, request):
-        self.requests.append(request)
-        self.open += 1
-        try:
-            yield Event("token", "a")
-            if self.fails:
-                raise self.fails
-            yield Event("finish", Finish())
-        finally:
-            self.open -= 1
-
-    async def aclose(self):
-        self.closed += 1
+DOWN = ProviderError("nothing answers", code="AF701")
+BUSY = ProviderError("too many requests", code="AF705")
+FAILED = ProviderError("HTTP 500", code="AF707")
+REFUSED = ProviderError("too long", code="AF706")
+CUT = StreamCut("the connection was lost")
 
 
-async def kinds(router, tier):
-    return [event.kind async for event in router.stream(Request(ASKED, tier=tier))]
+def asked(of):
+    return [name for name, actor in of.items() if actor.requests]
 
 
-@pytest.mark.parametrize(
-    ("tiers", "chosen"), [(("local", "hpc", "cloud"), "local"), (("cloud", "hpc"), "hpc"), (("cloud",), "cloud")]
-)
-async def test_auto_takes_the_nearest_tier_that_is_configured(tiers, chosen):
-    providers = {tier: Provider() for tier in tiers}
-    assert await kinds(Router(providers), "auto") == ["token", "finish"]
-    assert [tier for tier, provider in providers.items() if provider.requests] == [chosen]
-    assert providers[chosen].requests[0].tier == chosen
+# -- choosing
+
+
+@pytest.mark.parametrize(("label", "first"), [("LOW", "local"), ("MEDIUM", "hpc"), ("HIGH", "cloud")])
+async def test_auto_takes_the_first_tier_of_the_labels_chain(label, first):
+    of = actors()
+    got = await answer(router(of, label=label))
+    assert (got.text, asked(of), got.decision.chosen, got.decision.label) == ("ab[finish]", [first], first, label)
+    assert of[first].requests[0].tier == first
+
+
+async def test_the_chains_are_a_setting():
+    of = actors()
+    chains = {"LOW": ("cloud",), "MEDIUM": ("cloud",), "HIGH": ("cloud",)}
+    await answer(router(of, settings=Routing(chains=chains)))
+    assert asked(of) == ["cloud"]
+
+
+async def test_where_one_tier_is_possible_nobody_has_to_judge():
+    of = actors()
+    source = router(of, label=lambda _: pytest.fail("judged"))
+    got = await answer(source, stay="local")
+    assert (asked(of), got.decision.label, got.decision.why) == (["local"], None, "only local is possible")
+
+
+async def test_the_judge_is_told_of_the_floor():
+    said = judge()
+    await answer(router(actors(), judge=said), stay="institution")
+    assert said.floors == ["institution"]
+
+
+async def test_a_judge_that_fails_costs_no_answer():
+    def broken(messages, floor):
+        raise ConfigError("no model file")
+
+    of = actors()
+    got = await answer(router(of, judge=broken))
+    assert (asked(of), got.decision.why) == (["hpc"], "the judge failed: no model file")
+
+
+def test_a_judge_that_does_not_end_is_not_waited_for():
+    async def story(loop):
+        async def slow(messages, floor):
+            await asyncio.sleep(3600)
+
+        got = await answer(router(actors(), judge=slow, loop=loop, settings=Routing(judge_s=2)))
+        assert (got.text, got.decision.chosen, got.decision.judged_s) == ("ab[finish]", "hpc", 2.0)
+        assert got.decision.seconds == 2.0
+        assert got.decision.why == "the judge failed: no verdict in 2 s"
+
+    virtual.run(story)
 
 
 async def test_a_named_tier_is_strict():
-    local = Provider()
-    with pytest.raises(ConfigError, match="tier 'hpc' is not configured") as caught:
-        await kinds(Router({"local": local}), "hpc")
-    assert "local" in caught.value.hint
-    assert local.requests == []
+    of = actors(local=[[DOWN]])
+    got = await answer(router(of), tier="local")
+    assert (got.error, asked(of), got.text) == (DOWN, ["local"], "")
+
+
+async def test_a_named_tier_that_is_not_configured_is_told_so():
+    of = actors()
+    del of["hpc"]
+    got = await answer(router(of), tier="hpc")
+    assert isinstance(got.error, ConfigError)
+    assert (got.error.code, asked(of)) == ("AF722", [])
+    assert "local, cloud" in got.error.hint
 
 
 async def test_nothing_configured_is_an_error():
-    with pytest.raises(ConfigError, match="no tier is configured"):
-        await kinds(Router({}), "auto")
+    got = await answer(router({}))
+    assert got.error.message == "no tier is configured"
 
 
-async def test_a_failure_is_the_providers_and_goes_to_no_other_tier():
-    local, cloud = Provider(ProviderError("down")), Provider()
-    with pytest.raises(ProviderError, match="down"):
-        await kinds(Router({"local": local, "cloud": cloud}), "auto")
-    assert (local.open, cloud.requests) == (0, [])
+async def test_a_named_tier_is_left_where_the_request_says_so():
+    of = actors(local=[[DOWN]])
+    got = await answer(router(of), tier="local", fallback=True)
+    assert (got.text, got.decision.chosen) == ("ab[finish]", "hpc")
+    assert got.decision.badge() == "local failed: nothing answers, answered by hpc"
 
 
-async def test_an_answer_that_is_not_wanted_any_more_is_closed_at_the_provider():
-    provider = Provider()
-    events = Router({"local": provider}).stream(Request(ASKED, tier="local"))
-    await anext(events)
-    assert provider.open == 1
-    await events.aclose()
-    assert provider.open == 0
+async def test_a_tier_beyond_the_floor_is_refused_also_by_name():
+    of = actors()
+    got = await answer(router(of), tier="cloud", stay="institution", fallback=False)
+    assert (got.error.code, asked(of)) == ("AF751", [])
+    assert "beyond the floor" in got.error.message
+
+
+async def test_an_image_goes_to_a_tier_that_takes_images():
+    of = actors()
+    fields = {"cloud": {"takes": frozenset({"images"})}}
+    got = await answer(router(of, fields=fields), IMAGE)
+    assert (asked(of), got.decision.candidate("local").reason) == (["cloud"], "takes no images")
+
+
+async def test_tools_go_to_a_tier_that_takes_tools():
+    of = actors()
+    fields = {"local": {"takes": frozenset()}}
+    await answer(router(of, fields=fields), tools=({"type": "function"},))
+    assert asked(of) == ["hpc"]
+
+
+async def test_what_no_window_holds_is_refused_with_numbers():
+    of = actors()
+    got = await answer(router(of), ({"role": "user", "content": "word " * 20_000},))
+    assert (got.error.code, asked(of)) == ("AF751", [])
+    candidate = got.decision.candidate("local")
+    assert candidate.tokens > 20_000
+    assert str(candidate.tokens) in str(got.decision)
+
+
+async def test_a_small_window_is_passed_over_also_after_a_failure():
+    of = actors(hpc=[[DOWN]])
+    got = await answer(
+        router(of, label="MEDIUM", fields={"local": {"window": 2_048}}), ({"role": "user", "content": "word " * 2_000},)
+    )
+    assert (asked(of), got.decision.candidate("local").reason) == (["hpc", "cloud"], "the chat does not fit")
+
+
+async def test_the_answer_has_to_fit_too():
+    of = actors()
+    await answer(router(of, fields={"local": {"window": 2_048}}), max_tokens=4_000)
+    assert asked(of) == ["hpc"]
+
+
+async def test_the_fitter_is_told_of_the_floor_and_what_it_folds_is_sent():
+    seen = []
+
+    class Folding:
+        async def fit(self, messages, tier, output, floor, conversation):
+            seen.append((tier.name, output, floor, conversation))
+            return Fitted(({"role": "user", "content": "short"},), 3, folded=7, note="by an extract")
+
+    of = actors()
+    got = await answer(router(of, fitter=Folding()), stay="local", conversation="thesis")
+    assert seen == [("local", 1_024, "local", "thesis")]
+    assert of["local"].requests[0].messages[0]["content"] == "short"
+    assert got.decision.badge() == "7 older messages folded"
+    assert "7 older messages folded · by an extract" in str(got.decision)
+
+
+# -- stickiness
+
+
+async def test_a_conversation_stays_where_it_is_unless_the_label_rises():
+    labels = iter(["MEDIUM", "LOW", "HIGH", "LOW"])
+    of = actors()
+    source = router(of, label=lambda _: next(labels))
+    chosen = [(await answer(source, conversation="thesis")).decision.chosen for _ in range(4)]
+    assert chosen == ["hpc", "hpc", "cloud", "cloud"]
+
+
+async def test_a_conversation_leaves_a_tier_that_can_not_go_on():
+    of = actors()
+    source = router(of, fields={"hpc": {"takes": frozenset({"images"})}})
+    await answer(source, conversation="thesis")
+    got = await answer(source, IMAGE, conversation="thesis")
+    after = await answer(source, conversation="thesis")
+    assert (got.decision.chosen, after.decision.chosen, after.decision.kept) == ("hpc", "hpc", "thesis")
+
+
+async def test_a_long_session_and_ok_continue_goes_where_it_fits():
+    of = actors()
+    source = router(of, fields={"local": {"window": 1_024}})
+    long = ({"role": "user", "content": "word " * 900}, {"role": "assistant", "content": "yes"}, *HI)
+    got = await answer(source, long, conversation="thesis")
+    assert (got.text, got.decision.chosen) == ("ab[finish]", "hpc")
+
+
+async def test_a_tier_that_stood_in_keeps_no_conversation():
+    of = actors(local=[["a"], [DOWN], ["a"]])
+    source = router(of)
+    chosen = [(await answer(source, conversation="thesis")).decision.chosen for _ in range(3)]
+    assert chosen == ["local", "hpc", "local"]
+
+
+async def test_conversations_do_not_hold_each_other():
+    labels = iter(["HIGH", "LOW"])
+    source = router(actors(), label=lambda _: next(labels))
+    first = await answer(source, conversation="one")
+    second = await answer(source, conversation="two")
+    assert (first.decision.chosen, second.decision.chosen) == ("cloud", "local")
+
+
+# -- fallback
+
+
+@pytest.mark.parametrize("error", [DOWN, BUSY, FAILED, REFUSED, CUT, ConfigError("no key", code="AF724")])
+async def test_a_failure_before_the_first_token_is_silent_and_noted(error):
+    of = actors(local=[[error]])
+    got = await answer(router(of))
+    assert (got.text, got.error, got.decision.chosen) == ("ab[finish]", None, "hpc")
+    assert got.decision.badge() == f"judged LOW · local failed: {error.message}, answered by hpc"
+    assert got.decision.candidate("local").state == "failed"
+
+
+async def test_a_failure_after_the_first_token_stops_with_what_came():
+    of = actors(local=[["a", CUT]])
+    got = await answer(router(of))
+    assert (got.text, got.error, asked(of)) == ("a", CUT, ["local"])
+
+
+async def test_a_stream_that_ends_without_a_finish_is_a_failure():
+    of = actors(local=[[...]])
+    got = await answer(router(of))
+    assert (got.text, got.decision.chosen) == ("ab[finish]", "hpc")
+    got = await answer(router(actors(local=[["a", ...]])))
+    assert (got.text, type(got.error)) == ("a", StreamCut)
+
+
+async def test_restart_begins_anew_behind_a_restart_event():
+    of = actors(local=[["x", "y", CUT]])
+    got = await answer(router(of), restart=True)
+    assert (got.text, got.error) == ("xy[restart]ab[finish]", None)
+    assert got.decision.fallbacks[0].begun
+
+
+async def test_there_is_no_restart_without_anybody_to_begin_anew():
+    of = actors(local=[["x", CUT]], hpc=[[DOWN]], cloud=[[DOWN]])
+    got = await answer(router({"local": of["local"]}), restart=True)
+    assert (got.text, got.error) == ("x", CUT)
+
+
+async def test_restart_does_not_leave_a_named_tier():
+    of = actors(local=[["x", CUT]])
+    got = await answer(router(of), tier="local", restart=True)
+    assert (got.text, got.error, asked(of)) == ("x", CUT, ["local"])
+
+
+async def test_when_all_fail_each_is_named():
+    of = actors(local=[[DOWN]], hpc=[[FAILED]], cloud=[[BUSY]])
+    got = await answer(router(of))
+    assert got.error.code == "AF755"
+    assert got.error.hint.splitlines() == ["local: nothing answers", "hpc: HTTP 500", "cloud: too many requests"]
+
+
+async def test_a_fault_in_a_provider_is_no_failure_of_its_tier():
+    of = actors(local=[[ZeroDivisionError("a bug")]])
+    book = Book()
+    got = await answer(router(of, book=book))
+    assert (type(got.error), asked(of), book.open) == (ZeroDivisionError, ["local"], {})
+
+
+# -- deadlines
+
+
+def test_a_tier_without_a_first_token_is_left_after_its_deadline():
+    async def story(loop):
+        of = actors(local=[[3600.0, "late"]])
+        begun = loop.time()
+        got = await answer(router(of, loop=loop, fields={"local": {"first_token_s": 20.0}}))
+        assert (got.text, got.decision.fallbacks[0].code, loop.time() - begun) == ("ab[finish]", "AF753", 20.0)
+        assert Actor.streaming == 0
+
+    virtual.run(story)
+
+
+def test_a_cold_start_that_reports_progress_is_no_failure():
+    async def story(loop):
+        waits = [part for n in range(30) for part in (15.0, ("report", f"submitted {n} s ago"))]
+        said = []
+        of = actors(local=[[*waits, "a"]])
+        got = await answer(router(of, loop=loop, fields={"local": {"first_token_s": 20.0}}), report=said.append)
+        assert (got.text, got.decision.fallbacks, len(said)) == ("a[finish]", [], 30)
+
+    virtual.run(story)
+
+
+def test_silence_within_an_answer_is_a_cut():
+    async def story(loop):
+        of = actors(local=[["a", 3600.0, "b"]])
+        got = await answer(router(of, loop=loop, fields={"local": {"silence_s": 30.0}}))
+        assert (got.text, got.error.code, type(got.error)) == ("a", "AF754", StreamCut)
+
+    virtual.run(story)
+
+
+def test_the_readers_own_time_is_not_the_tiers():
+    async def story(loop):
+        source = router(actors(), loop=loop, fields={"local": {"silence_s": 30.0}})
+        got = []
+        async with aclosing(source.stream(Request(HI))) as events:
+            async for event in events:
+                got.append(event.kind)
+                await asyncio.sleep(3600)
+        assert got == ["token", "token", "finish"]
+
+    virtual.run(story)
+
+
+# -- cancelling
+
+
+@pytest.mark.parametrize("script", [[3600.0, "a"], ["a", 3600.0]])
+def test_a_cancelled_request_is_never_sent_on(script):
+    async def story(loop):
+        of = actors(local=[script])
+        book = Book()
+        task = asyncio.ensure_future(answer(router(of, book=book, loop=loop), restart=True))
+        await asyncio.sleep(5)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        assert (asked(of), book.open, book.how, Actor.streaming) == (["local"], {}, [("local", "settled")], 0)
+
+    virtual.run(story)
+
+
+def test_a_provider_that_words_a_cancel_as_its_own_error_is_not_fallen_over():
+    async def story(loop):
+        of = actors()
+
+        class Wordy(Actor):
+            async def stream(self, request):
+                self.requests.append(request)
+                try:
+                    await asyncio.sleep(3600)
+                except asyncio.CancelledError:
+                    raise DOWN from None
+                yield
+
+        of["local"] = Wordy("local")
+        task = asyncio.ensure_future(answer(router(of, loop=loop)))
+        await asyncio.sleep(1)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        assert asked(of) == ["local"]
+
+    virtual.run(story)
+
+
+async def test_a_reader_that_leaves_closes_the_provider():
+    of = actors()
+    book = Book()
+    async with aclosing(router(of, book=book).stream(Request(HI))) as events:
+        await anext(events)
+        assert Actor.streaming == 1
+    assert (Actor.streaming, book.open, book.how) == (0, {}, [("local", "settled")])
+
+
+async def test_a_request_that_is_cancelled_while_it_is_booked_leaves_nothing_open():
+    class Slow(Book):
+        def intend(self, intent):
+            time.sleep(0.2)
+            return super().intend(intent)
+
+    of, book = actors(), Slow()
+    counted = router(of)
+    source = Router(
+        counted.tiers, judge=judge(), ledger=book, fitter=counted._fitter, counter=counted._counter
+    )  # with real threads
+    task = asyncio.ensure_future(answer(source))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await source.aclose()
+    assert (asked(of), book.open, book.how) == ([], {}, [("local", "released")])
+    assert [actor.closed for actor in of.values()] == [1, 1, 1]
+
+
+# -- health
+
+
+def test_a_tier_that_fails_rests_and_is_tried_again_by_one_request():
+    async def story(loop):
+        of = actors(local=[[DOWN], [DOWN], [DOWN], [20.0, "a"]])
+        source = router(of, loop=loop)
+        for _ in range(3):
+            assert (await answer(source)).decision.chosen == "hpc"
+        got = await answer(source)
+        assert (len(of["local"].requests), got.decision.fallbacks) == (3, [])
+        assert "rests for 30 s" in got.decision.candidate("local").reason
+        await asyncio.sleep(31)
+        trial, beside = await asyncio.gather(answer(source), answer(source))
+        assert (trial.decision.chosen, beside.decision.chosen) == ("local", "hpc")
+        assert source.health.status("local").state == "closed"
+
+    virtual.run(story)
+
+
+def test_the_only_tier_is_tried_early_when_it_rests():
+    async def story(loop):
+        of = {"local": Actor("local", [DOWN], [DOWN], [DOWN], ["a"])}
+        source = router(of, loop=loop)
+        for _ in range(3):
+            assert (await answer(source)).error is DOWN
+        assert source.health.status("local").state == "open"
+        assert (await answer(source)).text == "a[finish]"
+
+    virtual.run(story)
+
+
+def test_a_named_tier_is_asked_also_while_it_rests():
+    async def story(loop):
+        of = actors(local=[[DOWN], [DOWN], [DOWN], ["a"]])
+        source = router(of, loop=loop)
+        for _ in range(3):
+            await answer(source, tier="local")
+        assert (await answer(source, tier="local")).text == "a[finish]"
+        assert source.health.status("local").state == "closed"
+
+    virtual.run(story)
+
+
+def test_a_refused_request_says_nothing_of_health():
+    async def story(loop):
+        of = actors(local=[[REFUSED]])
+        source = router(of, loop=loop)
+        for _ in range(5):
+            await answer(source)
+        assert (source.health.status("local").state, len(of["local"].requests)) == ("closed", 5)
+
+    virtual.run(story)
+
+
+def test_settings_that_change_count_from_the_next_request_on():
+    async def story(loop):
+        of = actors(local=[[DOWN]])
+        source = router(of, loop=loop)
+        for _ in range(3):
+            await answer(source)
+        mended = Actor("local", ["mended"])
+        source.follow({**source.tiers, "local": tier(mended)}, Routing())
+        assert (await answer(source)).text == "mended[finish]"
+
+    virtual.run(story)
+
+
+# -- money
+
+
+async def test_the_worst_case_is_booked_and_the_usage_settled():
+    of, book = actors(), Book()
+    got = await answer(router(of, label="HIGH", fields=PRICED, book=book))
+    ((intent, how),) = book.closed.values()
+    tokens = got.decision.candidate("cloud").tokens
+    assert intent.most == pytest.approx((tokens * 1.0 + 1_024 * 10.0) / 1e6)
+    assert how == ("settled", USAGE, pytest.approx((10 * 1.0 + 5 * 10.0) / 1e6))
+    assert got.decision.cost == how[2]
+    assert of["cloud"].requests[0].max_tokens == 1_024
+
+
+async def test_what_the_provider_says_it_cost_counts():
+    said = Event("finish", Finish("stop", USAGE), sequence=1, meta={"cost": 0.25})
+    of, book = actors(cloud=[["a", said, ...]]), Book()
+    got = await answer(router(of, label="HIGH", fields=PRICED, book=book))
+    assert (got.decision.cost, next(iter(book.closed.values()))[1]) == (0.25, ("settled", USAGE, 0.25))
+
+
+@pytest.mark.parametrize("said", [math.nan, -1.0, "much", None])
+async def test_a_cost_that_can_not_be_is_not_believed(said):
+    event = Event("finish", Finish("stop", USAGE), sequence=1, meta={"cost": said})
+    of, book = actors(cloud=[["a", event, ...]]), Book()
+    got = await answer(router(of, label="HIGH", fields=PRICED, book=book))
+    assert got.decision.cost == pytest.approx(60e-6)
+
+
+async def test_an_answer_of_which_nobody_says_the_usage_keeps_its_worst_case():
+    event = Event("finish", Finish("stop", Usage()), sequence=1)
+    of, book = actors(cloud=[["a", event, ...]]), Book()
+    got = await answer(router(of, label="HIGH", fields=PRICED, book=book))
+    ((intent, how),) = book.closed.values()
+    assert (how[2], got.decision.cost) == (None, intent.most)
+
+
+@pytest.mark.parametrize(
+    ("script", "how"),
+    [([DOWN], "released"), ([FAILED], "released"), ([CUT], "settled"), (["a", FAILED], "settled"), ([...], "settled")],
+)
+async def test_only_what_never_got_through_is_released(script, how):
+    book = Book()
+    await answer(router(actors(local=[script]), book=book), tier="local")
+    assert book.how == [("local", how)]
+
+
+async def test_over_budget_goes_where_it_costs_nothing():
+    of, book = actors(), Book(limit=0)
+    got = await answer(router(of, label="HIGH", fields=PRICED, book=book))
+    assert (asked(of), got.decision.candidate("cloud").reason) == (["hpc"], "the budget of today is used up")
+
+
+async def test_a_named_tier_over_budget_is_an_error():
+    of = actors()
+    got = await answer(router(of, fields=PRICED, book=Book(limit=0)), tier="cloud")
+    assert (type(got.error), asked(of)) == (OverBudgetError, [])
+
+
+async def test_max_tokens_in_further_fields_count_in_the_worst_case():
+    book = Book()
+    await answer(
+        router(actors(), fields=PRICED, book=book), tier="cloud", extra={"max_completion_tokens": 5_000, "n": 2}
+    )
+    ((intent, _),) = book.closed.values()
+    assert intent.most > 10_000 * 10.0 / 1e6
+
+
+async def test_a_budget_in_the_real_ledger_holds(tmp_path):
+    ledger = SqliteLedger(Database(tmp_path / "aiflow.db"), lambda: Budgets(day=0.0105))
+    of = actors()
+    source = router(of, label="HIGH", fields=PRICED, book=ledger)
+    first, second = await answer(source), await answer(source, max_tokens=1_200)
+    assert (first.decision.chosen, second.decision.chosen) == ("cloud", "hpc")
+    assert "budget of today" in second.decision.candidate("cloud").reason
+    assert [(row.key, row.answers) for row in ledger.report("tier")] == [("cloud", 1), ("hpc", 1)]
+    assert ledger.open() == []
+
+
+async def test_a_ledger_that_can_not_be_written_takes_no_answer_back():
+    class Locked(Book):
+        def settle(self, entry, usage, cost):
+            raise ConfigError("the file is locked")
+
+    got = await answer(router(actors(), book=Locked()))
+    assert (got.text, got.decision.notes) == ("ab[finish]", ["what it cost could not be booked: the file is locked"])
+
+
+# -- explaining
+
+
+async def test_explain_decides_and_sends_nothing():
+    of, book = actors(), Book()
+    source = router(of, label="HIGH", fields=PRICED, book=book)
+    decision = await source.explain(HI, stay="institution")
+    assert (asked(of), decision.chosen, set(book.how)) == ([], "hpc", {("hpc", "released"), ("local", "released")})
+    assert (await source.explain(HI)).candidate("cloud").most > 0
+    assert (await answer(source)).decision.chosen == "cloud"
+
+
+async def test_explain_says_what_it_would_cost_elsewhere():
+    decision = await router(actors(), fields=PRICED).explain(HI, max_tokens=1_000)
+    assert "at most 0.0100 USD" in decision.candidate("cloud").words()
+    assert (decision.candidate("cloud").state, decision.chosen) == ("spare", "local")
+
+
+async def test_a_decision_is_readable_as_a_text_and_as_a_dict():
+    got = await answer(router(actors(local=[[DOWN]]), fields=PRICED), stay="institution")
+    text = str(got.decision)
+    assert text.splitlines()[0] == "auto: hpc answers · hpc-model"
+    assert "judged LOW (LOW 1.00) in" in text
+    assert "cloud  refused  beyond the floor" in text
+    assert "local failed before its first token, after 0 ms (AF701): nothing answers" in text
+    assert got.decision.as_dict()["fallbacks"][0]["tier"] == "local"
+
+
+async def test_what_nobody_can_answer_is_decided_too():
+    got = await answer(router(actors()), tier="local", tools=(), stay="anywhere", max_tokens=999_999)
+    assert (got.decision.chosen, got.error.code) == (None, "AF751")
+
+
+# -- what never happens
+
+STEPS = st.sampled_from(["a", "b", 1.0, 100.0, ("report", "queued"), DOWN, BUSY, FAILED, REFUSED, CUT, ...])
+SCRIPTS = st.lists(STEPS, max_size=5)
+REQUESTS = st.fixed_dictionaries(
+    {
+        "tier": st.sampled_from(["auto", *NAMES]),
+        "stay": st.sampled_from(list(REACH)),
+        "fallback": st.booleans(),
+        "restart": st.booleans(),
+        "conversation": st.sampled_from(["", "thesis"]),
+        "max_tokens": st.sampled_from([None, 10, 9_000]),
+        "messages": st.sampled_from([HI, IMAGE]),
+    }
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    scripts=st.fixed_dictionaries({name: st.lists(SCRIPTS, min_size=1, max_size=3) for name in NAMES}),
+    requests=st.lists(st.tuples(REQUESTS, st.sampled_from([None, 0.5, 50.0])), min_size=1, max_size=6),
+    label=st.sampled_from(["LOW", "MEDIUM", "HIGH"]),
+    limit=st.sampled_from([0, float("inf")]),
+)
+def test_no_request_passes_its_floor_or_leaves_a_named_tier_and_every_intent_is_closed(scripts, requests, label, limit):
+    async def story(loop):
+        Actor.most = 0
+        of, book = actors(**scripts), Book(limit)
+        fields = {"cloud": {**PRICED["cloud"], "takes": frozenset({"images", "tools"})}}
+        source = router(of, label=label, book=book, loop=loop, fields=fields)
+        for request, patience in requests:
+            before = {name: len(actor.requests) for name, actor in of.items()}
+            given_ = dict(request)
+            task = asyncio.ensure_future(answer(source, given_.pop("messages"), **given_))
+            await asyncio.wait({task}, timeout=patience)
+            task.cancel()
+            await asyncio.wait({task})
+            reached = [name for name, actor in of.items() if len(actor.requests) > before[name]]
+            assert all(REACH[PLACES[name]] <= REACH[request["stay"]] for name in reached)
+            if request["tier"] != "auto" and not request["fallback"]:
+                assert set(reached) <= {request["tier"]}
+            assert Actor.streaming == 0
+            assert not book.open
+            if not task.cancelled() and task.result().error is None:
+                text = task.result().text
+                assert text.endswith("[finish]")
+                assert text.count("[restart]") == 0 or request["restart"]
+        assert Actor.most <= 1
+
+    virtual.run(story)
 
 
 async def test_closing_closes_every_provider_even_if_one_can_not_be_closed():
-    class Stuck(Provider):
+    class Stuck(Actor):
         async def aclose(self):
             raise OSError("stuck")
 
-    providers = {"local": Stuck(), "hpc": Provider(), "cloud": Provider()}
+    of = {**actors(), "local": Stuck("local")}
     with pytest.raises(OSError, match="stuck"):
-        await Router(providers).aclose()
-    assert (providers["hpc"].closed, providers["cloud"].closed) == (1, 1)
+        await router(of).aclose()
+    assert (of["hpc"].closed, of["cloud"].closed) == (1, 1)
+
+
+async def test_prices_are_of_the_tier_that_answers():
+    book = Book()
+    await answer(router(actors(), book=book, fields={"local": {"price": Price(0, 1, "EUR")}}))
+    ((intent, _),) = book.closed.values()
+    assert intent.currency == "EUR"

@@ -10,7 +10,18 @@ import pytest
 
 import aiflow_jupyter
 from aiflow_jupyter.tiers import config
-from aiflow_jupyter.tiers.config import GlobusHpc, Local, LocalHpc, PythonHpc
+from aiflow_jupyter.tiers.sections import (
+    Budget,
+    Cloud,
+    Config,
+    Conversation,
+    GlobusHpc,
+    Local,
+    LocalHpc,
+    PythonHpc,
+    Route,
+    Tiers,
+)
 
 PACKAGE = Path(aiflow_jupyter.__file__).parent
 TEXT = (PACKAGE / "tiers" / "SETTINGS.md").read_text("utf-8")
@@ -24,28 +35,45 @@ def rows(heading):
     return {name: line for line in lines for name in re.findall(r"`(\w+)`", line.split("|")[1])}
 
 
-@pytest.mark.parametrize(("section", "models"), [("local", [Local]), ("hpc", [LocalHpc, GlobusHpc, PythonHpc])])
-def test_every_setting_of_a_tier_is_there_and_no_other(section, models):
-    assert set(rows(f"`[tiers.{section}]`")) == {name for model in models for name in model.model_fields}
+SECTIONS = {
+    "tiers.local": [Local],
+    "tiers.hpc": [LocalHpc, GlobusHpc, PythonHpc],
+    "tiers.cloud": [Cloud],
+    "route": [Route],
+    "budget": [Budget],
+    "conversation": [Conversation],
+}
+SETTINGS = [(section, name) for section, models in SECTIONS.items() for name in sorted(models[0].model_fields)]
 
 
-@pytest.mark.parametrize("name", sorted(LocalHpc.model_fields))
-def test_a_default_that_a_file_could_hold_is_the_models(name):
-    cell = rows("`[tiers.hpc]`")[name].split("|")[3].strip()
-    default = LocalHpc.model_fields[name].default
-    if cell.startswith("`") and cell.endswith("`"):
+def test_every_section_is_there():
+    named = {f"tiers.{name}" for name in Tiers.model_fields} | (set(Config.model_fields) - {"tiers"})
+    assert set(SECTIONS) == named == set(re.findall(r"^## `\[(.*)\]`", TEXT, re.MULTILINE))
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_setting_of_a_section_is_there_and_no_other(section):
+    assert set(rows(f"`[{section}]`")) == {name for model in SECTIONS[section] for name in model.model_fields}
+
+
+@pytest.mark.parametrize(("section", "name"), SETTINGS)
+def test_a_default_that_a_file_could_hold_is_the_models(section, name):
+    cell = rows(f"`[{section}]`")[name].split("|")[3].strip()
+    field = SECTIONS[section][0].model_fields[name]
+    default = list(field.default) if isinstance(field.default, tuple | frozenset) else field.default
+    if re.fullmatch("`[^`]*`", cell):
         assert tomllib.loads(f"x = {cell.strip('`')}")["x"] == default
     else:
-        assert default is None or LocalHpc.model_fields[name].is_required()
+        assert default is None or field.is_required()
 
 
-@pytest.mark.parametrize(("section", "name"), [(path[1], path[2]) for path in sorted(config._PROJECT_MAY)])
-def test_what_a_project_may_set_is_marked(section, name):
-    assert "*(project)*" in rows(f"`[tiers.{section}]`")[name]
+@pytest.mark.parametrize("path", sorted(config.PROJECT_MAY))
+def test_what_a_project_may_set_is_marked(path):
+    assert "*(project" in rows(f"`[{'.'.join(path[:-1])}]`")[path[-1]]
 
 
 def test_nothing_else_is_marked_for_projects():
-    assert TEXT.count("*(project)*") == len(config._PROJECT_MAY)
+    assert TEXT.count("*(project") == len(config.PROJECT_MAY)
 
 
 def test_every_environment_variable_is_there_and_no_other():

@@ -1,0 +1,172 @@
+"""An attempt: one tier is asked, with its deadlines kept, and what came of it told to health, ledger and counter.
+
+A tier has failed that gives no first token within `first_token_s` without a word of progress, or falls silent within
+its answer for `silence_s`. The time that whoever reads the answer takes between two events is not the tier's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Final
+
+from aiflow_jupyter.errors import AiflowError, ConfigError, ProviderError, StreamCut
+from aiflow_jupyter.events import Event, Finish
+from aiflow_jupyter.runtime.source import Request
+from aiflow_jupyter.tiers.booking import Booking
+from aiflow_jupyter.tiers.counting import TokenCounter
+from aiflow_jupyter.tiers.decision import Candidate, Decision, Fallback
+from aiflow_jupyter.tiers.health import Pass
+from aiflow_jupyter.tiers.terms import Tier
+
+_UNREACHED: Final = frozenset({"AF701", "AF703", "AF704", "AF705", "AF706", "AF707", "AF708", "AF710"})
+"""Errors of a server that was not reached, or that refused: nothing is paid for them."""
+_THE_REQUESTS: Final = frozenset({"AF704", "AF706"})
+"""Errors that say nothing of the tier's health: no such model, a request that is refused."""
+
+
+class Attempt:
+    """See the module.
+
+    Args:
+        tier: who is asked.
+        candidate: what the decision says of it.
+        request: what is sent.
+        booking: its worst case.
+        passage: its way through the tier's breaker.
+        clock: nanoseconds.
+
+    Attributes:
+        last: the last event that came, None before the first.
+        finish: the answer's end, None before.
+    """
+
+    def __init__(
+        self,
+        tier: Tier,
+        candidate: Candidate,
+        request: Request,
+        booking: Booking,
+        passage: Pass,
+        clock: Callable[[], int],
+    ) -> None:
+        self.tier = tier
+        self.candidate = candidate
+        self.request = request
+        self.last: Event | None = None
+        self.finish: Finish | None = None
+        self._booking = booking
+        self._passage = passage
+        self._clock = clock
+        self._sent_at: int | None = None
+        self._cost: float | None = None
+        self._free = False
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """The tier's events.
+
+        Raises:
+            ProviderError: it failed.
+            StreamCut: its answer broke off, or fell silent.
+        """
+        loop, tier = asyncio.get_running_loop(), self.tier
+        report = self.request.report
+        limit: asyncio.Timeout | None = None
+
+        def alive(waiting: str) -> None:
+            if waiting and limit is not None and not self._begun:
+                limit.reschedule(loop.time() + tier.first_token_s)
+            if report is not None:
+                report(waiting)
+
+        self._sent_at = self._clock()
+        async with aclosing(tier.provider.stream(replace(self.request, report=alive))) as events:
+            while True:
+                limit = asyncio.timeout(tier.silence_s if self._begun else tier.first_token_s)
+                try:
+                    async with limit:
+                        event = await anext(events, None)
+                except TimeoutError as error:
+                    raise self._late() if limit.expired() else error from None
+                finally:
+                    limit = None
+                if event is None:
+                    break
+                self._note(event)
+                yield event
+        if self.finish is None:
+            raise StreamCut(f"the answer of {tier.name} ended before it was complete")
+
+    def failed(self, error: AiflowError, decision: Decision) -> None:
+        """Take in what it failed of."""
+        unhelpful = error.code in _THE_REQUESTS or isinstance(error, ConfigError)
+        self._free = not self._begun and (error.code in _UNREACHED or isinstance(error, ConfigError))
+        if unhelpful:
+            self._passage.over()
+        else:
+            self._passage.failed(error.message, error.retry_after if isinstance(error, ProviderError) else None)
+        self.candidate.state, self.candidate.reason = "failed", error.message
+        decision.chosen, decision.model = None, ""
+        seconds = 0.0 if self._sent_at is None else (self._clock() - self._sent_at) / 1e9
+        decision.fallbacks.append(Fallback(self.tier.name, error.code, error.message, seconds, self._begun))
+
+    def learn(self, counter: TokenCounter) -> None:
+        """Let the counter know how many tokens the provider read."""
+        if self.finish is not None and self.finish.usage is not None:
+            counter.learn(self.request.messages, self.tier, self.finish.usage.prompt_tokens)
+
+    async def close(self, decision: Decision) -> None:
+        """Settle what was booked, or release it where nothing was used."""
+        self._passage.over()
+        usage = self.finish.usage if self.finish is not None else None
+        if self._sent_at is None or self._free:
+            problem = await self._booking.release()
+        else:
+            problem = await self._booking.settle(usage, self._cost)
+        if problem:
+            decision.notes.append(f"what it cost could not be booked: {problem}")
+
+    def cost(self) -> float:
+        """What the answer cost, as far as that is known; else its worst case."""
+        return self.candidate.most if self._cost is None else self._cost
+
+    @property
+    def _begun(self) -> bool:
+        return self.last is not None
+
+    def _note(self, event: Event) -> None:
+        if self.last is None:
+            assert self._sent_at is not None
+            self._passage.began((self._clock() - self._sent_at) / 1e9)
+        self.last = event
+        if event.kind == "finish":
+            self.finish = event.payload if isinstance(event.payload, Finish) else Finish()
+            self._cost = self._priced(event.meta.get("cost"))
+            self._passage.ended()
+
+    def _priced(self, said: object) -> float | None:
+        """What the answer cost: as its provider says in dollars, else by its tokens; None where nothing says it."""
+        usage, price = self.finish.usage if self.finish is not None else None, self.tier.price
+        if isinstance(said, int | float) and price.currency == "USD" and math.isfinite(said) and said >= 0:
+            return float(said)
+        read, written = (usage.prompt_tokens, usage.completion_tokens) if usage is not None else (None, None)
+        if read is not None and written is not None and min(read, written) >= 0:
+            return price.of(read, written)
+        return None if price.input or price.output else 0.0
+
+    def _late(self) -> ProviderError:
+        tier = self.tier
+        if self._begun:
+            return StreamCut(
+                f"the answer of {tier.name} broke off: nothing for {tier.silence_s:g} s",
+                code="AF754",
+                hint="What came so far is a part of the answer. Run it again.",
+            )
+        return ProviderError(
+            f"{tier.name} gave no first token in {tier.first_token_s:g} s, and no word of progress",
+            code="AF753",
+            hint="Its server may be loading a model or be busy: run it again, or raise its first_token_timeout.",
+        )

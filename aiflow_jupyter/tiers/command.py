@@ -1,0 +1,138 @@
+"""The commands of the tiers' room: `aiflow tiers`, `aiflow trust`, `aiflow cost`."""
+
+# ruff: noqa: PLC0415 - imported when used, so that the command starts quickly
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import click
+
+if TYPE_CHECKING:
+    from aiflow_jupyter.tiers.ledger import Group
+
+GROUPS = ("tier", "model", "conversation", "notebook", "day")
+
+
+@click.command()
+@click.option("--by", type=click.Choice(GROUPS), default="tier", show_default=True, help="What to add up by.")
+@click.option("--since", metavar="DAY", default="", help="Only from this day on, as 2026-01-31.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--release", metavar="ID", help="Free an answer's worst case, where its kernel is gone.")
+def cost(*, by: str, since: str, as_json: bool, release: str | None) -> None:
+    """What answers cost, and what is under way."""
+    from aiflow_jupyter.tiers.costs import table
+    from aiflow_jupyter.tiers.database import Database
+    from aiflow_jupyter.tiers.ledger import SqliteLedger
+
+    database = Database()
+    ledger = SqliteLedger(database)
+    if release is not None:
+        if all(each.id != release for each in ledger.open()):
+            raise click.UsageError(f"nothing is under way that is called {release!r}")
+        ledger.release(release)
+    rows, under_way = ledger.report(cast("Group", by), since=since), ledger.open()
+    if database.moved is not None:
+        click.echo(f"the file was damaged; it is kept as {database.moved}", err=True)
+    if as_json:
+        click.echo(
+            json.dumps({"by": by, "rows": [asdict(row) for row in rows], "open": [asdict(o) for o in under_way]})
+        )
+    else:
+        click.echo(table(rows, by, under_way))
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def tiers(*, as_json: bool) -> None:
+    """Each tier: who answers, its window and price, whether it answers now, and whether its key is there."""
+    from aiflow_jupyter.tiers.overview import Overview
+    from aiflow_jupyter.tiers.providers import ConfiguredRouter
+
+    async def look() -> Overview:
+        router = ConfiguredRouter()
+        try:
+            return await router.look()
+        finally:
+            await router.aclose()
+
+    seen = asyncio.run(look())
+    click.echo(json.dumps(seen.as_dict(), indent=2) if as_json else str(seen))
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path), default=None, required=False)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--list", "list_", is_flag=True, help="List the files that are trusted.")
+@click.option("--remove", is_flag=True, help="Trust the file no more.")
+def trust(path: Path | None, *, yes: bool, list_: bool, remove: bool) -> None:
+    """Let a project's aiflow.toml say what otherwise only your own may: addresses, key names, relay and worker keys.
+
+    It shows what that would be, and asks. A file that changes afterwards has to be trusted anew.
+    """
+    from aiflow_jupyter.errors import plain
+    from aiflow_jupyter.tiers import trust as trusted
+    from aiflow_jupyter.tiers.config import FILE
+
+    if list_ and (path is not None or remove or yes):
+        raise click.UsageError("--list stands alone")
+    if list_:
+        rows = [f"{state:<8} {plain(str(each))}" for each, state in trusted.listed().items()]
+        click.echo("\n".join(rows) or "no project's file is trusted")
+        return
+    file = path or Path()
+    file = file / FILE if file.is_dir() else file
+    if remove:
+        click.echo(f"{file.resolve()} {'is trusted no more' if trusted.remove(file) else 'was not trusted'}")
+        return
+    _trust(file, yes=yes)
+
+
+def _trust(file: Path, *, yes: bool) -> None:
+    """Show what a file would be allowed, ask, and note exactly what was shown."""
+    from aiflow_jupyter.errors import ConfigError, plain
+    from aiflow_jupyter.tiers import trust
+    from aiflow_jupyter.tiers.config import contents, pointers
+
+    if not file.is_file():
+        raise ConfigError(f"{file.resolve()} is not there", code="AF723", hint="aiflow trust PATH names another file")
+    data, settings = contents(file)
+    wanted = pointers(settings)
+    if not wanted:
+        click.echo(f"{file.resolve()} needs no trust: it only chooses")
+        return
+    if trust.state(file, data) == "trusted":
+        click.echo(f"{file.resolve()} is trusted already")
+        return
+    click.echo(f"{file.resolve()} would be allowed to set, as if it were your own file:\n")
+    for path, value in wanted:
+        click.echo(
+            f"  {plain('.'.join(path))} = {plain(json.dumps(value, default=str, ensure_ascii=False))}{_of(path)}"
+        )
+    click.echo("\nWhoever wrote it decides where your questions go, and with which of your keys.")
+    if not yes:
+        click.confirm("Trust this file, as it is now?", abort=True)
+    trust.trust(file, data)
+    click.echo("trusted, until it changes")
+
+
+_MEANS = {
+    "url": "questions of this tier go there",
+    "relay": "answers of the cluster pass there",
+    "key_env": "this variable's content is sent along",
+    "key_file": "this file's content is sent along",
+    "relay_key_env": "this variable's content is sent to the relay",
+    "relay_key_file": "this file's content is sent to the relay",
+    "model_server_key_env": "this variable's content is sent to the model server",
+    "factory": "this code runs in your kernel",
+    "worker_key": "whoever has its other half reads your questions",
+    "executor": "this starts the worker",
+}
+"""What the settings mean that are worth a second look."""
+
+
+def _of(path: tuple[str, ...]) -> str:
+    return f"   ({_MEANS[path[-1]]})" if path[-1] in _MEANS else ""

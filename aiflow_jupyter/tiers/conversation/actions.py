@@ -1,0 +1,70 @@
+"""What users do with conversations, in the notebook and on the command line.
+
+conversation                         all of them
+conversation NAME                    one in full; --view TIER as that tier is sent it, --diff what that changes
+conversation undo NAME               take the last turn away
+conversation forget NAME             delete it, from the disk too
+conversation export NAME FILE        write it to a file of JSON lines
+conversation import NAME FILE        begin one from such a file
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from aiflow_jupyter.errors import CommandError
+from aiflow_jupyter.tiers.conversation.printing import difference, spoken, view
+from aiflow_jupyter.tiers.conversation.store import ACTIONS, Conversations, chat, require_name
+from aiflow_jupyter.tiers.terms import Fitted, Misfit
+
+_ASKED = 60
+"""Letters of a question that is taken away."""
+
+
+def understood(words: Sequence[str]) -> tuple[str, str, Path | None]:
+    """What is to be done, with which conversation and which file; no action shows it, no name lists all.
+
+    Raises:
+        CommandError: words are missing or too many, or no conversation can have that name.
+    """
+    action, rest = (words[0], list(words[1:])) if words and words[0] in ACTIONS else ("", list(words))
+    wanted = {"export": ("NAME", "FILE"), "import": ("NAME", "FILE")}.get(action, ("NAME",))
+    if len(rest) > len(wanted) or (action and len(rest) < len(wanted)):
+        takes = f"conversation {action} {' '.join(wanted)}" if action else "conversation [NAME]"
+        raise CommandError(f"{' '.join(['conversation', *words])} can't be understood", code="AF801", hint=takes)
+    if rest:
+        require_name(rest[0])
+    return action, rest[0] if rest else "", Path(rest[1]).expanduser() if len(rest) > 1 else None
+
+
+def act(book: Conversations, action: str, name: str, file: Path | None) -> str:
+    """Do one of `ACTIONS`, and say what was done.
+
+    Raises:
+        CommandError: there is no such conversation, or the file is not what it has to be.
+        ConfigError: the database can't be used.
+    """
+    from aiflow_jupyter.tiers.conversation.exchange import export_to, import_from  # noqa: PLC0415 - loads pydantic
+
+    if action == "undo":
+        question = next((spoken(each) for each in book.undo(name).messages if each["role"] == "user"), "")
+        left = len(book.turns(name))
+        return f"{name}: the last turn is gone ({' '.join(question.split())[:_ASKED]}); {left} left"
+    if action == "forget":
+        return f"{name}: {book.forget(name)} turns are forgotten; what they cost stays in the ledger, under that name"
+    assert file is not None
+    if action == "export":
+        turns = book.known(name)
+        export_to(file, name, turns)
+        return f"{name}: {len(turns)} turns are written to {file}"
+    turns = import_from(file)
+    book.add(name, turns)
+    return f"{name}: {len(turns)} turns were read from {file}"
+
+
+def viewed(book: Conversations, name: str, fitted: Fitted | Misfit, *, diff: bool) -> str:
+    """A conversation as a tier is sent it, or what that changes."""
+    if isinstance(fitted, Misfit):
+        return f"it can't be made to fit: {fitted.why}"
+    return difference(chat(book.known(name)), fitted) if diff else view(fitted)

@@ -1,0 +1,49 @@
+"""The command `aiflow conversation`."""
+
+# ruff: noqa: PLC0415 - imported when used, so that the command starts quickly
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import click
+
+from aiflow_jupyter.errors import CommandError, plain
+
+WithRouter = Callable[[Callable[[Any], Coroutine[Any, Any, Any]]], Any]
+
+
+def command(with_router: WithRouter) -> click.Command:
+    """The command; `with_router` runs a job with the configured router, for the view of a tier."""
+
+    @click.command()
+    @click.argument("words", metavar="[NAME]", nargs=-1)
+    @click.option("--view", "tier", type=click.Choice(["local", "hpc", "cloud"]), help="As this tier is sent it.")
+    @click.option("--diff", is_flag=True, help="What folding takes away and puts in its place; with --view.")
+    def conversation(words: tuple[str, ...], tier: str | None, *, diff: bool) -> None:
+        """All conversations that are kept, or one in full.
+
+        `undo NAME` takes its last turn away, `forget NAME` deletes it, `export NAME FILE` writes it to a file of JSON
+        lines, and `import NAME FILE` begins one from such a file.
+        """
+        from aiflow_jupyter.tiers.conversation import actions, printing
+        from aiflow_jupyter.tiers.conversation.store import Conversations, chat
+
+        if diff and tier is None:
+            raise CommandError("--diff needs --view TIER", code="AF801")
+        action, name, file = actions.understood(words)
+        book = Conversations()
+        if action:
+            text = actions.act(book, action, name, file)
+        elif not name:
+            text = printing.listing(book.overview())
+        elif tier is None:
+            text = printing.transcript(book.known(name))
+        else:
+            messages = chat(book.known(name))
+            text = actions.viewed(book, name, with_router(lambda router: router.view(messages, tier, name)), diff=diff)
+        if notice := book.notice():
+            click.echo(plain(notice), err=True)
+        click.echo(plain(text))
+
+    return conversation

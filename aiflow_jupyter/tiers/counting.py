@@ -1,0 +1,171 @@
+"""Counting tokens: by the tier's own tokenizer where it has one and it matters, else an estimate that errs high.
+
+The estimate knows nothing but the bytes: what a token is worth differs by script, so each class of bytes has its own
+price, set above what vocabularies made for English take of it; a page of prose comes out at about 1.4 times its
+tokens. What a provider then says it read calibrates it, for each model by itself: a model's factor is the highest that
+was seen lately, so that it still errs high.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, runtime_checkable
+
+from aiflow_jupyter.errors import AiflowError
+from aiflow_jupyter.runtime.source import Message
+from aiflow_jupyter.tiers.terms import Tier
+
+IMAGE: Final = 1_500
+"""Tokens of an image: what the dear ones of today's models take for a large picture."""
+_TURN: Final = 8
+"""Tokens around each turn: who speaks, begin and end."""
+_FIRST: Final = 32
+"""Tokens around a chat: the system message that some templates add by themselves."""
+_NEAR: Final = 0.5
+"""The share of a window from which an estimate is not enough."""
+_REMEMBERED: Final = 4_096
+_SEEN: Final = 16
+_TELLING: Final = 200
+"""Tokens from which a prompt says something of the factor, and not only of what stands around it."""
+
+
+def _those(*ranges: tuple[int, int]) -> bytes:
+    return bytes(byte for first, last in ranges for byte in range(first, last + 1))
+
+
+_CLASSES: Final[tuple[tuple[bytes, float], ...]] = (
+    (_those((0x61, 0x7A)), 0.33),  # small Latin letters
+    (_those((0x41, 0x5A)), 0.45),  # capital ones
+    (_those((0x30, 0x39)), 1.15),  # digits
+    (_those((0x21, 0x2F), (0x3A, 0x40), (0x5B, 0x60), (0x7B, 0x7E)), 0.95),  # signs
+    (_those((0x00, 0x1F)), 0.9),  # line ends
+    (b" ", 0.13),
+    (_those((0xC2, 0xCF)), 3.0),  # Latin letters with accents, Greek
+    (_those((0xD0, 0xD4)), 1.25),  # Cyrillic
+    (_those((0xD5, 0xDF)), 1.5),  # Hebrew, Arabic
+    (_those((0xE0, 0xE0), (0xE3, 0xE9)), 2.3),  # Indic scripts, Thai; Chinese, Japanese
+    (_those((0xE1, 0xE2), (0xEA, 0xEF)), 3.0),  # Korean, rare scripts, mathematical signs
+    (_those((0xF0, 0xF4)), 4.0),  # emoji and whatever else has four bytes
+)
+"""Bytes, and the tokens of each; the bytes that go on with a letter are paid with its first."""
+
+_UNBROKEN: Final = re.compile(rb"[!-~]{32,}")
+_UNREADABLE: Final = 1.0
+"""Tokens of a byte in what is no words: base64, hashes."""
+
+
+def estimate(text: str) -> int:
+    """The tokens that a text takes at most, as far as its bytes tell."""
+    data = text.encode("utf-8", "replace")
+    tokens = 0.0
+    if _UNBROKEN.search(data) is not None:
+        tokens = _UNREADABLE * sum(map(len, _UNBROKEN.findall(data)))
+        data = _UNBROKEN.sub(b"", data)
+    for those, price in _CLASSES:
+        tokens += price * (len(data) - len(data.translate(None, those)))
+    return int(tokens) + 1
+
+
+def parts(message: Message) -> tuple[str, int]:
+    """The text of a turn, calls included, and how many images it holds."""
+    content: Any = message["content"]
+    images = 0
+    if isinstance(content, str):
+        texts = [content]
+    else:
+        texts = []
+        for part in content or ():
+            if isinstance(part, Mapping) and part.get("type") == "text":
+                texts.append(str(part.get("text", "")))
+            else:
+                images += 1
+    for call in message.get("tool_calls", ()):
+        texts.append(str(call.get("function", call)))
+    return "\n".join(texts), images
+
+
+def images(messages: Sequence[Message]) -> int:
+    """How many images a chat holds; whatever is no text counts as one."""
+    return sum(parts(message)[1] for message in messages)
+
+
+@runtime_checkable
+class Tokenizing(Protocol):
+    """A provider that can say how many tokens a text is."""
+
+    async def count(self, text: str, model: str) -> int | None:
+        """The tokens of a text; None where its server can't say, or is not there yet.
+
+        Raises:
+            ProviderError: the server can't be asked.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of one model."""
+
+    counts: OrderedDict[str, int] = field(default_factory=OrderedDict)
+    ratios: deque[float] = field(default_factory=lambda: deque(maxlen=_SEEN))
+    around: int = 0
+
+
+class TokenCounter:
+    """Counts the tokens of chats; implements `terms.Counter`."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, str], _Known] = {}
+
+    def tokens(self, messages: Sequence[Message], tier: Tier) -> int:
+        """The tokens that these messages take in the tier's window; never asks anybody."""
+        known = self._of(tier)
+        factor = min(max(known.ratios), 2.0) if len(known.ratios) >= 3 else max([1.0, *known.ratios])
+        total = _FIRST + known.around
+        for message in messages:
+            text, images = parts(message)
+            counted = known.counts.get(text)
+            total += _TURN + images * IMAGE + (round(estimate(text) * factor) if counted is None else counted)
+        return total
+
+    async def measure(self, messages: Sequence[Message], tier: Tier) -> None:
+        """Ask the tier's own tokenizer where the estimate can't settle whether the chat fits.
+
+        The text goes to the tier, so a floor is looked at before. What can't be asked stays an estimate.
+        """
+        known, provider = self._of(tier), tier.provider
+        if tier.window is None or not isinstance(provider, Tokenizing):
+            return
+        if self.tokens(messages, tier) < _NEAR * tier.window:
+            return
+        for message in messages:
+            text, _ = parts(message)
+            if text in known.counts:
+                known.counts.move_to_end(text)
+                continue
+            try:
+                counted = await provider.count(text, tier.model)
+            except AiflowError:  # it will say so when it is asked for the answer
+                return
+            if counted is None:
+                return
+            known.counts[text] = counted
+            if len(known.counts) > _REMEMBERED:
+                known.counts.popitem(last=False)
+
+    def learn(self, messages: Sequence[Message], tier: Tier, prompt_tokens: int | None) -> None:
+        """Take in what the provider says it read."""
+        if not prompt_tokens or images(messages):
+            return
+        known = self._of(tier)
+        guess = sum(_TURN + estimate(parts(message)[0]) for message in messages)
+        if guess < _TELLING:
+            known.around = max(known.around, min(prompt_tokens - guess - _FIRST, 4_096))
+        else:
+            known.ratios.append(max(0.3, (prompt_tokens - known.around) / guess) * 1.05)
+
+    def _of(self, tier: Tier) -> _Known:
+        return self._known.setdefault((tier.name, tier.kind, tier.model), _Known())

@@ -1,0 +1,180 @@
+"""A decision about who answers: what the judge said, which tiers came into question, and why one was taken.
+
+`str(decision)` is for people, `as_dict()` for programs, `badge()` for the line under an answer. It is handed out when
+a tier has been chosen, and goes on being told what happens: a tier that failed, one that took over, what it cost.
+
+    auto: hpc answers · qwen3-32b
+    judged MEDIUM (LOW 0.12, MEDIUM 0.71, HIGH 0.17) in 3 ms: asks how or why
+      hpc    failed   answers · 412 of 32768 tokens, at most 1024 more · nothing answers at ...
+      local  answers  412 of 8192 tokens, at most 1024 more
+      cloud  refused  beyond the floor: this request stays within the institution
+    decided in 5 ms
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from aiflow_jupyter.tiers.terms import Floor, Label, TierName
+
+State = Literal["spare", "refused", "failed", "answers"]
+"""Not needed so far; not allowed or not able; asked in vain; the one that answers."""
+
+
+@dataclass(slots=True)
+class Candidate:
+    """One tier that came into question.
+
+    Attributes:
+        model: what it would be asked for, empty for its server's own.
+        state: see `State`.
+        reason: why it is refused, or how it failed; empty for the others.
+        tokens: of the chat as it is sent to this tier, None where nobody counted.
+        output: the most tokens of its answer.
+        window: of its model, None where that is not known.
+        folded: messages that a summary stands for.
+        note: what there is to say of that.
+        most: the worst case, in `currency`.
+    """
+
+    tier: TierName
+    model: str = ""
+    state: State = "spare"
+    reason: str = ""
+    tokens: int | None = None
+    output: int | None = None
+    window: int | None = None
+    folded: int = 0
+    note: str = ""
+    most: float = 0.0
+    currency: str = "USD"
+
+    def refuse(self, reason: str) -> None:
+        """Note why it is not asked."""
+        self.state, self.reason = "refused", reason
+
+    def words(self) -> str:
+        """What there is to say of it, in one line."""
+        parts = [self.reason]
+        if self.tokens is not None:
+            of = f"{self.tokens} of {self.window}" if self.window is not None else str(self.tokens)
+            parts.append(f"{of} tokens, at most {self.output} more")
+        if self.folded:
+            parts.append(f"{self.folded} older messages folded")
+        parts.append(self.note)
+        if self.most:
+            parts.append(f"at most {amount(self.most, self.currency)}")
+        return " · ".join(part for part in parts if part) or "not needed"
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """A tier that was asked and failed, so that another one took over.
+
+    Attributes:
+        error: what it failed of, in one sentence; `code` is the error's.
+        seconds: how long it was waited for.
+        begun: whether its answer had begun, which is then void.
+    """
+
+    tier: TierName
+    code: str
+    error: str
+    seconds: float
+    begun: bool = False
+
+
+@dataclass(slots=True)
+class Decision:
+    """See the module.
+
+    Attributes:
+        asked: the tier that was asked for, `auto` among them.
+        stay: the floor.
+        label, probabilities: the judge's verdict; None and empty where nobody had to judge.
+        why: the judge's reason, or why it was not asked.
+        judged_s: seconds that the judge took.
+        kept: the conversation that holds the request to the tier of its last turn; empty for none.
+        candidates: in the order in which they are asked.
+        chosen, model: who answers; None where nobody can.
+        fallbacks: the tiers that failed before.
+        seconds: spent deciding, the judge's included, and what was decided anew after a failure.
+        cost: what the answer cost, None before it is known.
+        notes: what else there is to say.
+    """
+
+    asked: str
+    stay: Floor = "anywhere"
+    label: Label | None = None
+    probabilities: Mapping[Label, float] = field(default_factory=dict)
+    why: str = ""
+    judged_s: float = 0.0
+    kept: str = ""
+    candidates: list[Candidate] = field(default_factory=list)
+    chosen: TierName | None = None
+    model: str = ""
+    fallbacks: list[Fallback] = field(default_factory=list)
+    seconds: float = 0.0
+    cost: float | None = None
+    currency: str = "USD"
+    notes: list[str] = field(default_factory=list)
+
+    def candidate(self, tier: TierName) -> Candidate:
+        """What there is of a tier.
+
+        Raises:
+            KeyError: it did not come into question.
+        """
+        for each in self.candidates:
+            if each.tier == tier:
+                return each
+        raise KeyError(tier)
+
+    def badge(self) -> str:
+        """What a reader of the answer has to know of it; empty where a named tier answered as asked."""
+        parts = [f"judged {self.label}"] if self.label is not None else []
+        if self.fallbacks:
+            failed = ", ".join(f"{each.tier} failed: {each.error}" for each in self.fallbacks)
+            parts.append(f"{failed}, answered by {self.chosen}" if self.chosen else failed)
+        folded = next((each.folded for each in self.candidates if each.state == "answers"), 0)
+        if folded:
+            parts.append(f"{folded} older messages folded")
+        if self.cost:
+            parts.append(amount(self.cost, self.currency))
+        return " · ".join(parts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it in plain types."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        who = " · ".join(part for part in (f"{self.chosen} answers", self.model) if part) if self.chosen else "nobody"
+        lines = [f"{self.asked}: {who}"]
+        if self.label is not None:
+            odds = ", ".join(f"{label} {p:.2f}" for label, p in self.probabilities.items())
+            shown = f" ({odds})" if odds else ""
+            lines.append(f"judged {self.label}{shown} in {_time(self.judged_s)}{self.why and f': {self.why}'}")
+        elif self.why:
+            lines.append(f"not judged: {self.why}")
+        if self.kept:
+            lines.append(f"conversation {self.kept!r} stays where its last turn was")
+        lines += [f"  {each.tier:<5}  {each.state:<7}  {each.words()}" for each in self.candidates]
+        for each in self.fallbacks:
+            when = "within its answer" if each.begun else "before its first token"
+            lines.append(f"{each.tier} failed {when}, after {_time(each.seconds)} ({each.code}): {each.error}")
+        lines += self.notes
+        if self.cost is not None:
+            lines.append(f"cost {amount(self.cost, self.currency)}")
+        lines.append(f"decided in {_time(self.seconds)}")
+        return "\n".join(lines)
+
+
+def amount(value: float, currency: str) -> str:
+    """A sum of money: `0.0042 USD`."""
+    return f"{value:.4f} {currency}" if value >= 0.00005 or not value else f"{value:.1e} {currency}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

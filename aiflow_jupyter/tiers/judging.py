@@ -1,0 +1,77 @@
+"""The judge that the settings name, asked within the floor; one that asks a model does so through the router.
+
+So what it costs is booked, a tier that rests is left alone, and text never goes further than the request may. Where the
+floor leaves the judge's tier out, or its model does not answer, the classifier judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from aiflow_jupyter.tiers.terms import PLACES, REACH, Floor, TierName
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from aiflow_jupyter.events import Event
+    from aiflow_jupyter.runtime.source import Message, Request, Source
+    from aiflow_jupyter.tiers.judge import EmbeddedJudge, Label
+    from aiflow_jupyter.tiers.judge.llm import LlmJudge
+    from aiflow_jupyter.tiers.sections import Config, Route
+    from aiflow_jupyter.tiers.terms import Verdict
+
+
+class ConfiguredJudge:
+    """See the module; implements `terms.Judge`.
+
+    Args:
+        settings: gives the settings of now.
+
+    Attributes:
+        source: who is asked by a judge that asks a model.
+    """
+
+    def __init__(self, settings: Callable[[], Config]) -> None:
+        self._settings = settings
+        self._made: tuple[Route, EmbeddedJudge, LlmJudge | None] | None = None
+        self.source: Source | None = None
+
+    def __call__(self, messages: Sequence[Message], floor: Floor, /) -> Verdict | Awaitable[Verdict]:
+        """Judge a chat; see `terms.Judge`. May block, as a model file is read at first."""
+        route = self._settings().route
+        if self._made is None or self._made[0] != route:
+            self._made = (route, *self._make(route))
+        _, embedded, asking = self._made
+        name, _, tier = route.judge.partition(":")
+        if name == "llm" and asking is not None and REACH[PLACES[cast("TierName", tier)]] <= REACH[floor]:
+            return asking.ajudge(messages)
+        return embedded.judge(messages)
+
+    def _make(self, route: Route) -> tuple[EmbeddedJudge, LlmJudge | None]:
+        from aiflow_jupyter.tiers.judge import Rule, judge_named  # noqa: PLC0415 - numpy is loaded when first asked
+        from aiflow_jupyter.tiers.judge.fixed import FixedJudge  # noqa: PLC0415
+        from aiflow_jupyter.tiers.judge.llm import LlmJudge  # noqa: PLC0415
+
+        rule = Rule(high=route.threshold, torn=route.round_up)
+        name, _, which = route.judge.partition(":")
+        if name == "fixed":
+            return FixedJudge(cast("Label", which)), None
+        embedded = cast("EmbeddedJudge", judge_named("classifier" if name == "llm" else name, rule))
+        if name != "llm" or self.source is None:
+            return embedded, None
+        return embedded, LlmJudge(
+            _Within(self.source, PLACES[cast("TierName", which)]), tier=which, rule=rule, fallback=embedded
+        )
+
+
+class _Within:
+    """A source that is asked no further than a floor."""
+
+    def __init__(self, source: Source, floor: Floor) -> None:
+        self._source, self._floor = source, floor
+
+    def stream(self, request: Request) -> AsyncGenerator[Event, None]:
+        """See `runtime.source.Source`."""
+        return self._source.stream(replace(request, stay=self._floor))

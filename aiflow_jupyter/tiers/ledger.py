@@ -1,0 +1,213 @@
+"""The ledger: what answers cost, and hard budgets that hold across kernels.
+
+An answer's worst case is written down as an intent before it is asked for, in one transaction with the look at the
+budgets, so that two kernels can't both spend the last of one. It counts as spent until the answer is settled, also
+where the kernel was killed meanwhile: a budget is never exceeded, at worst used up too soon (`release` frees it).
+
+What a provider says an answer cost is what counts; else its tokens and the price list; else the worst case.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal
+
+from aiflow_jupyter.errors import ConfigError
+from aiflow_jupyter.events import Usage
+from aiflow_jupyter.tiers.database import Database
+from aiflow_jupyter.tiers.terms import Intent, OverBudgetError
+
+Group = Literal["tier", "model", "conversation", "notebook", "day"]
+GROUPS: Final[tuple[Group, ...]] = ("tier", "model", "conversation", "notebook", "day")
+_SPENT: Final = "SUM(CASE state WHEN 'settled' THEN cost WHEN 'intent' THEN most ELSE 0 END)"
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """The most that may be spent, in `currency`; None for no limit.
+
+    Attributes:
+        day: in one day of the local calendar.
+        month: in one month of it.
+        notebook: by one notebook, ever.
+    """
+
+    day: float | None = None
+    month: float | None = None
+    notebook: float | None = None
+    currency: str = "USD"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What was spent on one thing.
+
+    Attributes:
+        key: the tier, model, conversation, notebook or day.
+        cost: what settled answers cost, in `currency`.
+        open: the worst cases that are not settled.
+    """
+
+    key: str
+    answers: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float
+    open: float
+    currency: str
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """An intent that is not settled: an answer under way, or one whose kernel died."""
+
+    id: str
+    at: float
+    tier: str
+    model: str
+    most: float
+    currency: str
+
+
+class SqliteLedger:
+    """See the module; implements `terms.Ledger`.
+
+    Args:
+        database: the file.
+        budgets: gives what may be spent now; read for every answer, so that a change counts at once.
+        now: seconds since the epoch.
+    """
+
+    def __init__(
+        self, database: Database, budgets: Callable[[], Budgets] = Budgets, now: Callable[[], float] = time.time
+    ) -> None:
+        self._database = database
+        self._budgets = budgets
+        self._now = now
+
+    def intend(self, intent: Intent) -> str:
+        """Book the worst case as spent; see `terms.Ledger`.
+
+        An answer that can cost nothing is answered also where the file can't be written; it is then not counted.
+        """
+        if not (math.isfinite(intent.most) and intent.most >= 0):
+            raise ConfigError(f"the worst case of an answer can't be {intent.most} {intent.currency}", code="AF763")
+        budgets = self._budgets()
+        entry = secrets.token_hex(8)
+        at = self._now()
+        day = _day(at)
+        try:
+            with self._database.transaction() as work:
+                if intent.most:
+                    self._within(work, intent, budgets, day)
+                work.execute(
+                    "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, NULL, 'intent')",
+                    (
+                        entry,
+                        at,
+                        day,
+                        intent.tier,
+                        intent.model,
+                        intent.conversation,
+                        intent.notebook,
+                        intent.currency,
+                        intent.most,
+                    ),
+                )
+        except OverBudgetError:
+            raise
+        except ConfigError:
+            if intent.most:
+                raise
+            return ""
+        return entry
+
+    def _within(self, work: sqlite3.Connection, intent: Intent, budgets: Budgets, day: str) -> None:
+        limits = (
+            ("day", budgets.day, "day = ?", day, "today"),
+            ("month", budgets.month, "substr(day, 1, 7) = ?", day[:7], "this month"),
+            (
+                "notebook",
+                budgets.notebook if intent.notebook else None,
+                "notebook = ?",
+                intent.notebook,
+                "this notebook",
+            ),
+        )
+        for name, limit, where, key, words in limits:
+            if limit is None:
+                continue
+            if intent.currency != budgets.currency:
+                raise OverBudgetError(
+                    f"the budget is in {budgets.currency} and {intent.model} costs {intent.currency}",
+                    hint="give the tier's prices in the budget's currency",
+                )
+            query = f"SELECT {_SPENT} FROM entries WHERE {where} AND currency = ?"  # noqa: S608 - no word of a user's
+            spent = work.execute(query, (key, intent.currency)).fetchone()[0] or 0.0
+            if spent + intent.most > limit:
+                raise OverBudgetError(
+                    f"the budget of {words} is {limit:.4g} {budgets.currency}: {spent:.4g} is spent or under way, and "
+                    f"this answer could cost {intent.most:.4g}",
+                    hint=f"ask for fewer tokens (--max-tokens), raise budget.{name} in aiflow.toml, or look at "
+                    "%aiflow cost",
+                )
+
+    def settle(self, entry: str, usage: Usage | None, cost: float | None) -> None:
+        """Put what it cost in its place; without a cost the worst case stays. See `terms.Ledger`."""
+        if not entry:
+            return
+        known = cost if cost is not None and math.isfinite(cost) and cost >= 0 else None
+        with self._database.transaction() as work:
+            work.execute(
+                "UPDATE entries SET state = 'settled', cost = COALESCE(?, most), prompt_tokens = ?, "
+                "completion_tokens = ? WHERE id = ? AND state = 'intent'",
+                (
+                    known,
+                    usage.prompt_tokens if usage else None,
+                    usage.completion_tokens if usage else None,
+                    entry,
+                ),
+            )
+
+    def release(self, entry: str) -> None:
+        """Nothing was used; see `terms.Ledger`."""
+        if entry:
+            with self._database.transaction() as work:
+                work.execute("UPDATE entries SET state = 'released' WHERE id = ? AND state = 'intent'", (entry,))
+
+    def open(self) -> list[Open]:
+        """The intents that are not settled, oldest first."""
+        with self._database.transaction() as work:
+            rows = work.execute(
+                "SELECT id, at, tier, model, most, currency FROM entries WHERE state = 'intent' ORDER BY at"
+            ).fetchall()
+        return [Open(*row) for row in rows]
+
+    def report(self, by: Group, *, since: str = "") -> list[Row]:
+        """What was spent, by one of `GROUPS`, dearest first (days in their order).
+
+        Args:
+            by: what to add up by.
+            since: a day as `2026-01-31`, empty for all time.
+        """
+        if by not in GROUPS:
+            raise ConfigError(f"costs are added up by {', '.join(GROUPS)}, not by {by!r}", code="AF764")
+        order = "1" if by == "day" else "5 DESC, 1"
+        query = (
+            f"SELECT {by}, COUNT(*), COALESCE(SUM(prompt_tokens), 0), COALESCE(SUM(completion_tokens), 0), "  # noqa: S608 - one of GROUPS
+            "COALESCE(SUM(CASE state WHEN 'settled' THEN cost END), 0), "
+            "COALESCE(SUM(CASE state WHEN 'intent' THEN most END), 0), currency "
+            f"FROM entries WHERE state != 'released' AND day >= ? GROUP BY 1, currency ORDER BY {order}"
+        )
+        with self._database.transaction() as work:
+            return [Row(*row) for row in work.execute(query, (since,)).fetchall()]
+
+
+def _day(at: float) -> str:
+    return datetime.fromtimestamp(at).astimezone().date().isoformat()

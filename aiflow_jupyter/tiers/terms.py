@@ -1,0 +1,207 @@
+"""What the parts of this room tell each other: a tier that can answer, what it costs, what a request may not do.
+
+`config` reads the settings, `providers` makes tiers of them, `judge` says how hard a request is, `router` chooses and
+falls back, `conversation` makes a chat fit, `ledger` counts the money. They meet here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+from aiflow_jupyter.errors import ConfigError
+from aiflow_jupyter.events import Usage
+from aiflow_jupyter.runtime.source import Message, Provider
+
+TierName = Literal["local", "hpc", "cloud"]
+NAMES: Final[tuple[TierName, ...]] = ("local", "hpc", "cloud")
+
+Floor = Literal["local", "institution", "anywhere"]
+"""How far a request may go: a privacy floor that nothing overrides."""
+PLACES: Final[dict[TierName, Floor]] = {"local": "local", "hpc": "institution", "cloud": "anywhere"}
+REACH: Final[dict[Floor, int]] = {"local": 0, "institution": 1, "anywhere": 2}
+
+Label = Literal["LOW", "MEDIUM", "HIGH"]
+LABELS: Final[tuple[Label, ...]] = ("LOW", "MEDIUM", "HIGH")
+"""How hard a request is, as the judge says it."""
+
+
+class Verdict(Protocol):
+    """What a judge says of a request."""
+
+    @property
+    def label(self) -> Label:
+        """How hard it is."""
+        ...
+
+    @property
+    def probabilities(self) -> Mapping[Label, float]:
+        """Of each label; empty for a judge that gives none."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """How long judging took."""
+        ...
+
+    @property
+    def why(self) -> str:
+        """The reason, in words."""
+        ...
+
+
+class Judge(Protocol):
+    """Says how hard a request is; one that asks a model is awaited, and asks none beyond the floor."""
+
+    def __call__(self, messages: Sequence[Message], floor: Floor, /) -> Verdict | Awaitable[Verdict]:
+        """Judge a chat, the last turn of which is the request."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a model costs, in `currency` for a million tokens."""
+
+    input: float = 0.0
+    output: float = 0.0
+    currency: str = "USD"
+
+    def of(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """The price of an answer."""
+        return (prompt_tokens * self.input + completion_tokens * self.output) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """A named place that answers.
+
+    Attributes:
+        name: `local`, `hpc` or `cloud`.
+        provider: answers its requests.
+        kind: which provider that is: `embedded`, `ollama`, `openai`, `hpc`.
+        model: the model that it asks for where a request names none; empty for the server's own.
+        window: tokens of the model's context, None where it is not known.
+        max_output: the most tokens of one answer, where a request does not say.
+        price: what its tokens cost.
+        takes: beyond text: `images`, `tools`.
+        first_token_s: seconds without a first token, and without a word of progress, after which it has failed.
+        silence_s: seconds of silence within an answer after which it has failed.
+    """
+
+    name: TierName
+    provider: Provider
+    kind: str
+    model: str = ""
+    window: int | None = None
+    max_output: int = 1_024
+    price: Price = Price()
+    takes: frozenset[str] = frozenset()
+    first_token_s: float = 60.0
+    silence_s: float = 60.0
+
+    @property
+    def place(self) -> Floor:
+        """How far a request goes that it is sent."""
+        return PLACES[self.name]
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What an answer may cost at most, written down before it is asked for.
+
+    Attributes:
+        tier, model: who is asked.
+        most: the worst case, in `currency`.
+        currency: of all amounts.
+        conversation, notebook: what it is booked to; empty for none.
+    """
+
+    tier: TierName
+    model: str
+    most: float
+    currency: str = "USD"
+    conversation: str = ""
+    notebook: str = ""
+
+
+class OverBudgetError(ConfigError):
+    """An answer that could go over a budget; it was not asked for."""
+
+    code = "AF760"
+
+
+class Ledger(Protocol):
+    """Counts money; holds across kernels."""
+
+    def intend(self, intent: Intent) -> str:
+        """Book the worst case as spent, and give the entry's identifier.
+
+        Raises:
+            OverBudgetError: a budget does not allow it; nothing is booked.
+        """
+        ...
+
+    def settle(self, entry: str, usage: Usage | None, cost: float | None) -> None:
+        """Put what was used and what it cost (None where nobody said: then the price list counts) in its place."""
+        ...
+
+    def release(self, entry: str) -> None:
+        """Nothing was used: the server was not reached or refused."""
+        ...
+
+
+class Counter(Protocol):
+    """Counts the tokens of a chat for a tier; errs high where it estimates."""
+
+    def tokens(self, messages: Sequence[Message], tier: Tier) -> int:
+        """The tokens that these messages take in the tier's window."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A chat as it is sent to one tier.
+
+    Attributes:
+        messages: what is sent.
+        tokens: how many tokens that is.
+        folded: how many messages a summary stands for, 0 for none.
+        note: what there is to say of that; mostly empty.
+    """
+
+    messages: tuple[Message, ...]
+    tokens: int
+    folded: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A chat that can't be made to fit.
+
+    Attributes:
+        tokens: the least that would have to be sent.
+        why: how much too long it is, in words.
+    """
+
+    tokens: int
+    why: str
+
+
+class Fitter(Protocol):
+    """Makes a chat fit into a tier's window."""
+
+    async def fit(
+        self, messages: Sequence[Message], tier: Tier, output: int, floor: Floor, conversation: str = ""
+    ) -> Fitted | Misfit:
+        """The chat with what has to be folded folded, where it can be made to fit.
+
+        Args:
+            messages: the whole chat.
+            tier: where it is to be sent.
+            output: tokens that have to stay free for the answer.
+            floor: how far the text may go, for a summary too.
+            conversation: the stored conversation that the chat is, with which summaries are kept; empty for none.
+        """
+        ...

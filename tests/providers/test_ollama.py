@@ -1,0 +1,231 @@
+"""Ollama's API as the official client reads it, against a transport that speaks its wire form."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from aiflow_jupyter.errors import ConfigError, ProviderError, StreamCut
+from aiflow_jupyter.events import ToolFragment
+from aiflow_jupyter.providers.ollama import DEFAULT_URL, Ollama, default_url
+from aiflow_jupyter.runtime.source import Message, Request
+
+ASK = Request((Message(role="user", content="Hi"),), tier="local")
+
+
+def piece(content="", *, thinking=None, calls=None, done=None, **more):
+    message = {"role": "assistant", "content": content}
+    if thinking:
+        message["thinking"] = thinking
+    if calls:
+        message["tool_calls"] = [{"function": {"name": name, "arguments": args}} for name, args in calls]
+    end = {"done": True, "done_reason": done, "prompt_eval_count": 12, "eval_count": 3} if done else {"done": False}
+    return {"model": "small", "created_at": "2026-01-01T00:00:00Z", "message": message, **end, **more}
+
+
+WHOLE = [piece("", thinking="Hm."), piece("Héllo "), piece("wörld 🌍"), piece("", done="stop")]
+
+
+def wire(pieces, ending="\n"):
+    return "".join(json.dumps(each, ensure_ascii=False) + ending for each in pieces).encode()
+
+
+class Server(httpx.AsyncBaseTransport):
+    """Answers each request with the given chunks of bytes; notes what was asked and what was left open."""
+
+    def __init__(self, *chunks: bytes, status: int = 200, fails: Exception | None = None) -> None:
+        self.chunks, self.status, self.fails = chunks, status, fails
+        self.asked: list[dict] = []
+        self.headers: list[httpx.Headers] = []
+        self.open = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.headers.append(request.headers)
+        if request.method == "POST":
+            self.asked.append(json.loads(await request.aread()))
+        if self.fails is not None and not self.chunks:
+            raise self.fails
+        return httpx.Response(self.status, stream=Body(self))
+
+
+class Body(httpx.AsyncByteStream):
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        server.open += 1
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in self.server.chunks:
+            await asyncio.sleep(0)
+            yield chunk
+        if self.server.fails is not None:
+            raise self.server.fails
+
+    async def aclose(self) -> None:
+        self.server.open -= 1
+
+
+def provider(server, **more):
+    return Ollama("http://127.0.0.1:11434", "small", transport=server, **more)
+
+
+async def answer(server, request=ASK, **more):
+    events = [event async for event in provider(server, **more).stream(request)]
+    assert server.open == 0
+    return events
+
+
+def texts(events, phase="answer"):
+    return "".join(event.payload for event in events if event.kind == "token" and event.phase == phase)
+
+
+async def test_an_answer_has_its_phases_its_usage_and_its_finish():
+    events = await answer(Server(wire(WHOLE)))
+    assert (texts(events, "reasoning"), texts(events)) == ("Hm.", "Héllo wörld 🌍")
+    usage, finish = events[-2:]
+    assert (usage.payload.prompt_tokens, usage.payload.completion_tokens) == (12, 3)
+    assert (finish.kind, finish.payload.reason) == ("finish", "stop")
+    assert [event.sequence for event in events] == list(range(len(events)))
+    assert events[0].meta["provider"] == "ollama"
+    assert events[0].meta["tier"] == "local"
+
+
+async def test_what_is_asked_carries_the_window_and_the_options():
+    server = Server(wire(WHOLE))
+    request = Request(
+        (
+            Message(role="system", content="Be brief."),
+            Message(
+                role="assistant",
+                content="",
+                tool_calls=[{"id": "1", "function": {"name": "add", "arguments": '{"a": 1}'}}],
+            ),
+            Message(role="tool", content="1", name="add", tool_call_id="1"),
+        ),
+        model="other",
+        temperature=0.0,
+        max_tokens=5,
+        seed=7,
+        think=False,
+        tools=({"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}},),
+    )
+    await answer(server, request, window=8192, keep_alive="10m")
+    (asked,) = server.asked
+    assert asked["model"] == "other"
+    assert asked["options"] == {"num_ctx": 8192, "temperature": 0.0, "num_predict": 5, "seed": 7}
+    assert (asked["keep_alive"], asked["think"], asked["stream"]) == ("10m", False, True)
+    assert asked["messages"][1]["tool_calls"][0]["function"] == {"name": "add", "arguments": {"a": 1}}
+    assert asked["messages"][2]["tool_name"] == "add"
+    assert asked["tools"][0]["function"]["name"] == "add"
+
+
+async def test_calls_are_whole_fragments_and_finish_as_such():
+    events = await answer(Server(wire([piece("", calls=[("add", {"a": 1}), ("add", {"a": 2})]), piece(done="stop")])))
+    fragments = [event.payload for event in events if event.kind == "tool_fragment"]
+    assert fragments == [ToolFragment(0, None, "add", '{"a": 1}'), ToolFragment(1, None, "add", '{"a": 2}')]
+    assert events[-1].payload.reason == "tool_calls"
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+async def test_any_cutting_of_the_bytes_gives_the_same_answer(ending):
+    whole = wire(WHOLE, ending)
+    for cut in range(1, len(whole)):
+        events = await answer(Server(whole[:cut], whole[cut:]))
+        assert texts(events) == "Héllo wörld 🌍", cut
+    events = await answer(Server(*(whole[n : n + 1] for n in range(len(whole)))))
+    assert texts(events) == "Héllo wörld 🌍"
+
+
+async def test_a_stream_that_is_cut_anywhere_is_an_error_and_never_a_short_answer():
+    whole = wire(WHOLE)
+    last = whole.rindex(b'{"model"')
+    for end in range(len(whole) - 2):
+        with pytest.raises(ProviderError) as raised:
+            await answer(Server(whole[:end]))
+        assert raised.value.code in ("AF702", "AF708"), end
+        if end == last:
+            assert isinstance(raised.value, StreamCut)
+
+
+async def test_a_lost_connection_is_a_cut():
+    with pytest.raises(StreamCut):
+        await answer(Server(wire(WHOLE[:2]), fails=httpx.ReadError("reset")))
+
+
+@pytest.mark.parametrize(
+    ("server", "code", "says"),
+    [
+        (Server(b'{"error":"model \'small\' not found"}', status=404), "AF704", "ollama pull small"),
+        (Server(b'{"error":"\\"small\\" does not support thinking"}', status=400), "AF706", "does not support"),
+        (Server(b'{"error":"busy"}', status=429), "AF705", "too many"),
+        (Server(b'{"error":"out of memory"}', status=500), "AF707", "out of memory"),
+        (Server(b"<html>proxy</html>", status=502), "AF707", "a page of HTML"),
+        (Server(b"<html>not ollama</html>"), "AF708", "Is http://127.0.0.1:11434 an Ollama server?"),
+        (Server(b"[1, 2]\n"), "AF708", "can't be understood"),
+        (Server(b'{"message": 5, "done": false}\n'), "AF708", "can't be understood"),
+        (Server(wire(WHOLE[:2]) + b'{"error":"runner stopped"}\n'), "AF707", "in the middle"),
+        (Server(fails=httpx.ConnectError("refused")), "AF701", "ollama serve"),
+        (Server(fails=httpx.ReadTimeout("slow")), "AF709", "said nothing"),
+    ],
+)
+async def test_what_goes_wrong_is_said_with_its_code(server, code, says):
+    with pytest.raises(ProviderError) as raised:
+        await answer(server)
+    assert raised.value.code == code
+    assert says in str(raised.value)
+
+
+async def test_closing_the_stream_closes_the_connection():
+    server = Server(*(wire([piece("x")]) for _ in range(100)))
+    stream = provider(server).stream(ASK)
+    assert (await anext(stream)).payload == "x"
+    assert server.open == 1
+    await stream.aclose()
+    assert server.open == 0
+
+
+async def test_a_key_of_the_environment_is_sent_nowhere(monkeypatch):
+    monkeypatch.setenv("OLLAMA_API_KEY", "sk-canary")
+    server = Server(wire(WHOLE))
+    await answer(server)
+    assert all("canary" not in str(headers) for headers in server.headers)
+
+
+async def test_a_very_long_line_is_one_piece():
+    text = "x" * 10_000_000
+    events = await answer(Server(wire([piece(text), piece(done="length")])))
+    assert len(texts(events)) == len(text)
+    assert events[-1].payload.reason == "length"
+
+
+async def test_models_are_listed():
+    body = {"models": [{"model": "small:latest", "modified_at": "2026-01-01T00:00:00Z", "size": 1, "digest": "0"}]}
+    assert await provider(Server(json.dumps(body).encode())).models() == ["small:latest"]
+    with pytest.raises(ProviderError, match="is no Ollama server"):
+        await provider(Server(b"<html>")).models()
+    with pytest.raises(ProviderError, match="can't be reached"):
+        await provider(Server(fails=httpx.ConnectError("refused"))).models()
+
+
+@pytest.mark.parametrize(
+    ("named", "url"),
+    [
+        ("", DEFAULT_URL),
+        ("0.0.0.0", "http://127.0.0.1:11434"),
+        ("box:1234", "http://box:1234"),
+        ("https://ollama.example:8443", "https://ollama.example:8443"),
+        ("[::1]:9", "http://[::1]:9"),
+    ],
+)
+def test_the_host_variable_is_read_as_ollama_reads_it(named, url, monkeypatch):
+    monkeypatch.setenv("OLLAMA_HOST", named)
+    assert default_url() == url
+
+
+@pytest.mark.parametrize("url", ["box:11434", "ftp://box", ""])
+def test_an_address_of_another_form_is_refused(url):
+    with pytest.raises(ConfigError, match="begins with"):
+        Ollama(url, "small")

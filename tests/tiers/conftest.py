@@ -1,0 +1,8 @@
+"""Puts what the tests share within reach: they are imported by file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]

@@ -1,0 +1,223 @@
+"""Conversations in full: a turn stands in its cell's place, nothing is lost, and what is forgotten is gone."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sqlite3
+import stat
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aiflow_jupyter.errors import CommandError, ConfigError
+from aiflow_jupyter.tiers.conversation.store import Cell, Conversations, chat
+from aiflow_jupyter.tiers.database import Database
+
+NO_CELL = Cell()
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "own" / "aiflow.db"
+
+
+def store(file, clock=None):
+    ticks = iter(range(1, 100_000))
+    return Conversations(Database(file), clock or (lambda: float(next(ticks))))
+
+
+def said(book, name="talk"):
+    return [message["content"] for message in chat(book.turns(name))]
+
+
+def ask(book, question, name="talk", cell=NO_CELL, **more):
+    """Ask as a cell does; gives what was asked with."""
+    asked = book.asked(name, question, cell=cell, system=more.get("system"))
+    book.record(name, question, f"<{question}>", cell=cell, **more)
+    return [message["content"] for message in asked.messages]
+
+
+def test_a_question_is_asked_with_all_turns_before_it(file):
+    book = store(file)
+    assert ask(book, "a") == ["a"]
+    assert ask(book, "b") == ["a", "<a>", "b"]
+    assert ask(store(file), "c") == ["a", "<a>", "b", "<b>", "c"]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_who_answered_when_and_where_is_kept(file):
+    store(file).record("talk", "a", "b", tier="hpc", model="big", cell=Cell("c1", "e1"))
+    (turn,) = Conversations(Database(file)).turns("talk")
+    assert (turn.tier, turn.model, turn.at, turn.cell) == ("hpc", "big", 1.0, Cell("c1", "e1"))
+    assert turn.messages == ({"role": "user", "content": "a"}, {"role": "assistant", "content": "b"})
+
+
+def test_the_last_system_message_that_was_given_counts_and_stands_first(file):
+    book = store(file)
+    ask(book, "a", system="one")
+    assert ask(book, "b") == ["one", "a", "<a>", "b"]
+    assert ask(book, "c", system="two") == ["two", "a", "<a>", "b", "<b>", "c"]
+
+
+def test_a_cell_that_is_run_again_replaces_its_turn_in_its_place(file):
+    book = store(file)
+    for number, question in enumerate("abc"):
+        ask(book, question, cell=Cell(f"cell{number}", "first"))
+    assert ask(book, "B", cell=Cell("cell1", "second")) == ["a", "<a>", "B"]
+    assert said(book) == ["a", "<a>", "B", "<B>", "c", "<c>"]
+    assert ask(book, "d", cell=Cell("cell3", "x"))[:4] == ["a", "<a>", "B", "<B>"]
+
+
+def test_a_cell_that_asks_twice_replaces_both_when_it_is_run_again(file):
+    book = store(file)
+    for question in "ab":
+        ask(book, question, cell=Cell("one", "1"))
+    ask(book, "z", cell=Cell("two", "1"))
+    assert ask(book, "A", cell=Cell("one", "2")) == ["A"]
+    assert said(book) == ["A", "<A>", "z", "<z>"]
+    assert ask(book, "B", cell=Cell("one", "2")) == ["A", "<A>", "B"]
+    assert said(book) == ["A", "<A>", "B", "<B>", "z", "<z>"]
+
+
+def test_without_a_cell_a_turn_goes_to_the_end(file):
+    book = store(file)
+    ask(book, "a")
+    ask(book, "a")
+    assert said(book) == ["a", "<a>", "a", "<a>"]
+
+
+def test_what_is_not_stored_is_asked_with_and_never_on_the_disk(file):
+    book = store(file)
+    ask(book, "open")
+    ask(book, "secret-word", store=False)
+    assert ask(book, "after") == ["open", "<open>", "secret-word", "<secret-word>", "after"]
+    assert not book.asked("talk", "x").stored
+    assert said(store(file)) == ["open", "<open>", "after", "<after>"]
+    assert all(b"secret-word" not in each.read_bytes() for each in file.parent.iterdir())
+    (row,) = book.overview()
+    assert (row.turns, row.unstored) == (3, 1)
+
+
+def test_a_stored_cell_that_is_run_again_unstored_leaves_the_disk(file):
+    book = store(file)
+    ask(book, "open", cell=Cell("one", "1"))
+    ask(book, "hidden", cell=Cell("one", "2"), store=False)
+    assert said(book) == ["hidden", "<hidden>"]
+    assert said(store(file)) == []
+
+
+def test_undo_takes_the_last_turn(file):
+    book = store(file)
+    ask(book, "a")
+    ask(book, "b", store=False)
+    assert book.undo("talk").messages[0]["content"] == "b"
+    assert book.undo("talk").messages[0]["content"] == "a"
+    with pytest.raises(CommandError, match="no conversation is called 'talk'"):
+        book.undo("talk")
+
+
+def test_what_is_forgotten_is_nowhere_in_the_folder(file):
+    book = store(file)
+    ask(book, "unforgettable-word " * 300)
+    ask(book, "other", name="kept")
+    assert any(b"unforgettable-word" in each.read_bytes() for each in file.parent.iterdir())
+    assert book.forget("talk") == 1
+    assert all(b"unforgettable-word" not in each.read_bytes() for each in file.parent.iterdir())
+    assert said(book, "kept") == ["other", "<other>"]
+
+
+@pytest.mark.parametrize("name", ["", " a", "a ", "a\nb", "-x", "a/b", "a\x1b[0m", "x" * 101, None, 3])
+def test_a_name_that_could_mislead_is_refused(file, name):
+    with pytest.raises(CommandError, match="no name of a conversation") as caught:
+        store(file).asked(name, "hi")
+    assert caught.value.code == "AF770"
+    assert "\x1b" not in str(caught.value)
+
+
+def test_a_damaged_file_is_moved_aside_and_said_so_once(file):
+    ask(store(file), "a")
+    for suffix in ("-wal", "-shm"):
+        file.with_name(file.name + suffix).unlink(missing_ok=True)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:100] + b"\xff" * (len(whole) - 100))
+    book = store(file)
+    ask(book, "b")
+    assert said(book) == ["b", "<b>"]
+    assert "is kept as" in (notice := book.notice())
+    assert book.notice() == ""
+    kept = next(each for each in file.parent.iterdir() if "damaged" in each.name)
+    assert kept.name in notice
+    assert kept.read_bytes()[:100] == whole[:100]
+
+
+def test_a_file_that_breaks_while_it_is_used_is_a_coded_error_and_then_moved_aside(file):
+    book = store(file)
+    for number in range(50):
+        book.record("talk", f"{number}" * 500, "x" * 2_000)
+    book.database.clear_log()
+    with file.open("r+b") as raw:
+        raw.seek(4096)
+        raw.write(b"\xff" * (file.stat().st_size - 4096))
+    with pytest.raises(ConfigError) as caught:
+        book.turns("talk")
+    assert caught.value.code == "AF761"
+    assert book.turns("talk") == []
+    assert "is kept as" in book.notice()
+
+
+def test_a_locked_file_is_a_coded_error_and_changes_nothing(file, monkeypatch):
+    from aiflow_jupyter.tiers import database as databases
+
+    monkeypatch.setattr(databases, "BUSY_S", 0.05)
+    book = store(file)
+    ask(book, "a", store=False)
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    for kept in (True, False):
+        with pytest.raises(ConfigError, match="stayed locked"):
+            book.record("talk", "b", "c", store=kept)
+    other.execute("ROLLBACK")
+    assert said(book) == ["a", "<a>"]
+
+
+def _talks(file, mark, barrier):
+    book = Conversations(Database(file))
+    barrier.wait(30)
+    for number in range(25):
+        book.record("talk", f"{mark}{number}", "x", cell=Cell(f"{mark}{number}", "1"))
+
+
+def test_two_processes_lose_nothing_of_each_other(file):
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(2)
+    others = [context.Process(target=_talks, args=(file, mark, barrier)) for mark in "ab"]
+    for each in others:
+        each.start()
+    for each in others:
+        each.join(60)
+    assert [each.exitcode for each in others] == [0, 0]
+    asked = [turn.messages[0]["content"] for turn in store(file).turns("talk")]
+    assert len(asked) == 50
+    for mark in "ab":
+        assert [each for each in asked if each[0] == mark] == [f"{mark}{number}" for number in range(25)]
+
+
+asks = st.tuples(st.sampled_from(["", "A", "B", "C"]), st.booleans())
+
+
+@given(st.lists(asks, max_size=12))
+@settings(deadline=None, max_examples=25)
+def test_whatever_is_run_in_whatever_order_each_cell_has_its_last_turn_in_its_first_place(tmp_path_factory, runs):
+    book = store(tmp_path_factory.mktemp("store") / "aiflow.db")
+    expected = []
+    for number, (cell, kept) in enumerate(runs):
+        before = [question for _, question in expected]
+        old = next((place for place, (own, _) in enumerate(expected) if cell and own == cell), None)
+        seen = ask(book, str(number), cell=Cell(cell, str(number)) if cell else Cell(), store=kept)
+        assert seen[::2] == [*(before if old is None else before[:old]), str(number)]
+        if old is None:
+            expected.append((cell, str(number)))
+        else:
+            expected[old] = cell, str(number)
+    assert said(book)[::2] == [question for _, question in expected]
