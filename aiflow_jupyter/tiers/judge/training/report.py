@@ -86,8 +86,8 @@ def words(checked: dict[str, Any]) -> str:
     rows = [
         "# The classifier's report",
         "",
-        f"{checked['queries']} queries, {checked['folds']} folds, near-duplicates in one fold; the mix's two numbers",
-        "are chosen on the other folds. *Even* is the mean of the three recalls: the accuracy where the labels are",
+        f"{checked['queries']} queries, {checked['folds']} folds, near-duplicates in one fold; the mix is sharpened as",
+        "the other folds say. *Even* is the mean of the three recalls: the accuracy where the labels are",
         "equally frequent; its interval is the bootstrap's, 95 %. *Written* leaves out stems of examinations and",
         "study titles, whose style gives their label away. Another rater's labels agree less with these than these do",
         "with one another: nothing here says how well the judge does on those.",
@@ -102,7 +102,7 @@ def words(checked: dict[str, Any]) -> str:
                 f"| {name} | {part} | {found['accuracy']:.1%} | {found['even_accuracy']:.1%} | {low:.1%} to {high:.1%} "
                 f"| {found['macro_f1']:.3f} | {found['calibration_error']:.3f} |"
             )
-    rows += ["", f"The mix takes {share:.0%} of the encoder, raised to {sharpness:g}.", ""]
+    rows += ["", f"The mix takes {share:.0%} of the encoder and is raised to {sharpness:g}.", ""]
     for part, found in checked["judges"]["mix"].items():
         rows += [f"## The mix, {part}", "", "| rated | " + " | ".join(LABELS) + " |", "|---|---|---|---|"]
         for label, counted in zip(LABELS, found["confusion"], strict=True):
