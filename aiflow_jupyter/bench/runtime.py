@@ -34,8 +34,8 @@ Where the time goes (Python 3.11, one core of a shared machine; by hand a hop to
   1.45 us (ratio 1.4). Senders go on for most of a queue at a time, so it is paid once for six events.
 - A hop into an `async def` that never waits, 1.4 us in a long chain: 0.3 to get in, the rest in its worker. It is above
   the one by hand because a wake-up and a turn of the loop (2 us each, once for a full queue) come on top of counters.
-- A run of 5 nodes costs 0.3 to 0.4 ms to make and to close, by hand 0.1: its bounds and its topology are worked out
-  anew, closing is a task for each node, and its result has all figures. After that an event costs 0.85 of one by hand,
+- A run of 5 nodes costs 0.4 ms to make and to close, by hand 0.15: its bounds and its topology are worked out
+  anew, closing is a task for each node, and its result has all figures. After that an event costs 0.87 of one by hand,
   so short runs are dearer and long ones cheaper.
 - A threaded hop is two switches of threads. The loop lets go of the interpreter lock at each of its turns and then
   waits for an interval (5 ms) until a busy main thread gives it back: the main thread keeps most of its speed, and it
