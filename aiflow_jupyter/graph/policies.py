@@ -11,7 +11,6 @@ from aiflow_jupyter.graph.hints import takes_two
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.graph.review import Review
 from aiflow_jupyter.graph.shape import Shape
-from aiflow_jupyter.graph.signatures import VERDICT
 from aiflow_jupyter.graph.types import Flows
 
 
@@ -202,8 +201,7 @@ class _Policies:
             )
 
     def speculative(self, node: str, policy: Policy) -> None:
-        """What is held until a verdict gets one, and verdicts lead to what is held."""
-        self.verdicts(node, policy)
+        """What is held until a verdict gets one."""
         if policy.effect != "speculative":
             return
         review = self.review
@@ -215,20 +213,6 @@ class _Policies:
             judges = [each.name for each in review.signatures.values() if each.verdicts] or ["guard"]
             message = "no node that gives verdicts leads to it: its outputs would be held for ever"
             self.found(node, "effect", message, "AF409", f"lead {judges[0]}(...).verdict to it")
-
-    def verdicts(self, node: str, policy: Policy) -> None:
-        """Only a speculative node makes something of a verdict: no event comes of one."""
-        review = self.review
-        for index in review.shape.into[node]:
-            edge = review.shape.edges[index]
-            giver = review.signature(edge.source)
-            if giver is not None and giver.verdicts and edge.port == VERDICT and policy.effect != "speculative":
-                review.found(
-                    f"{edge.source}.{VERDICT} carries verdicts alone, and {node!r} holds nothing that waits for one",
-                    "AF411",
-                    ("edges", index),
-                    f"write {node} ... [effect=speculative], or take the text: {edge.source} -> {node}",
-                )
 
     def overflow(self, node: str, policy: Policy) -> None:
         """Rules for what comes, and what a drop means for a join."""

@@ -13,6 +13,7 @@ from aiflow_jupyter.graph.types import Flows
 def check_structure(review: Review) -> None:
     """Check edges, ports, cycles and reach."""
     _edges(review)
+    _verdicts(review)
     _cycles(review)
     _reach(review)
     _places(review)
@@ -65,6 +66,20 @@ def _port(review: Review, edge: EdgeSpec, signature: OperatorSignature | None, p
         elif names and port not in names:
             hint = review.nearest(port, names)
             review.found(f"node {node!r} has no port {port!r}", "AF203", (*path, "port"), hint)
+
+
+def _verdicts(review: Review) -> None:
+    """Only a speculative node makes something of a verdict: no event comes of one."""
+    for index, edge in review.shape.edges.items():
+        giver = review.signature(edge.source)
+        waits = review.spec.nodes[edge.target].policy.effect == "speculative"
+        if giver is not None and giver.verdicts and edge.port == VERDICT and not waits:
+            review.found(
+                f"{edge.source}.{VERDICT} carries verdicts alone, and {edge.target!r} holds nothing that waits for one",
+                "AF411",
+                ("edges", index),
+                f"write {edge.target} ... [effect=speculative], or take the text: {edge.source} -> {edge.target}",
+            )
 
 
 def _cycles(review: Review) -> None:
