@@ -185,6 +185,8 @@ class Router:
                     async for event in events:
                         if event.kind == "finish":
                             self._answered(choice, attempt)
+                        elif not decision.model:  # the server's own, which it names
+                            decision.model = attempt.candidate.model = event.meta.get("model", "")
                         event.sequence = sequence
                         sequence += 1
                         yield event
