@@ -362,14 +362,20 @@ def bench_dual_channel(*, as_json: bool, rounds: int, quick: bool) -> None:
 @bench.command(name="context")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--quick", is_flag=True, help="One short conversation: to see that it works.")
-def bench_context(*, as_json: bool, quick: bool) -> None:
+@click.option(
+    "--window", type=click.IntRange(1_024, 8_192), default=2_048, show_default=True, help="Of the local tier."
+)
+def bench_context(*, as_json: bool, quick: bool, window: int) -> None:
     """Long conversations: easy questions stay on the local tier, and what is left of the early turns (minutes)."""
+    from dataclasses import replace
+
     from rich.console import Console
 
     from aiflow_jupyter.bench import context
 
     _model(Console(stderr=True))
-    _print(context.measure(context.QUICK if quick else context.FULL, _tell), as_json=as_json)
+    size = replace(context.QUICK if quick else context.FULL, window=window)
+    _print(context.measure(size, _tell), as_json=as_json)
 
 
 def _tell(text: str) -> None:
