@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.providers.models import Model
     from aiflow_jupyter.runtime.metrics import Answer
     from aiflow_jupyter.runtime.source import Message, Provider
+    from aiflow_jupyter.tiers.providers import ConfiguredRouter
 
 T = TypeVar("T")
 _UNWRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -101,9 +102,15 @@ def demo(*, as_json: bool, prompt: str | None) -> None:
 @main.command()
 @click.argument("question")
 @click.option("--tier", type=click.Choice(["auto", "local", "hpc", "cloud"]), default="auto", help="Who answers.")
-@click.option("--stay", type=click.Choice(["local", "institution", "anywhere"]), default="anywhere", help="How far.")
+@click.option(
+    "--stay",
+    type=click.Choice(["local", "institution", "anywhere"]),
+    default="anywhere",
+    help="How far the text may go; nothing overrides it.",
+)
 @click.option("--fallback", is_flag=True, help="Another tier may answer where the named one fails.")
 @click.option("--why", is_flag=True, help="Say who answered and why.")
+@click.option("--explain", is_flag=True, help="Say who would answer and why, and don't ask.")
 @click.option("--system", default=None, help="A system message before the question.")
 @click.option("--temperature", type=click.FloatRange(0, 10), default=None, help="0 for the likeliest token each time.")
 @click.option("--max-tokens", type=click.IntRange(1, 1_000_000), default=None, help="The most tokens of the answer.")
@@ -111,7 +118,14 @@ def demo(*, as_json: bool, prompt: str | None) -> None:
 @click.option("-c", "--conversation", metavar="NAME", default=None, help="A turn of this conversation.")
 @click.option("--no-store", is_flag=True, help="With -c: ask with the conversation, and keep nothing of this turn.")
 def ask(
-    question: str, system: str | None, conversation: str | None, *, why: bool, no_store: bool, **options: Any
+    question: str,
+    system: str | None,
+    conversation: str | None,
+    *,
+    why: bool,
+    explain: bool,
+    no_store: bool,
+    **options: Any,
 ) -> None:
     """Ask a question; the answer streams to the terminal, and what is waited for is said on stderr."""
     from aiflow_jupyter.tiers.conversation.store import Conversations, asking
@@ -124,6 +138,10 @@ def ask(
         options["conversation"] = "" if no_store else conversation
         if notice := book.notice():
             click.echo(plain(notice), err=True)
+    if explain:
+        decision = _with_router(lambda router: router.explain(messages, **options))
+        click.echo(plain(str(decision)))
+        return
     answer, text = _with_router(lambda router: _ask(router, messages, options))
     click.echo(f"\n{plain(answer.badge())}", err=True)
     if answer.remark:
@@ -151,7 +169,8 @@ async def _ask(router: Provider, messages: tuple[Message, ...], options: dict[st
             async for event in events:
                 answer.note(event)
                 if event.kind == "restart":
-                    waiting.say("the answer broke off; it is begun anew")
+                    click.echo("\n" if waiting.mid_line else "", nl=False)
+                    click.echo("[the answer broke off; another tier begins it anew]", err=True)
                     said.clear()
                 if event.kind == "token" and event.phase != "reasoning":
                     waiting.say("")
@@ -352,6 +371,25 @@ def bench_judge(*, data: Path, name: str, as_json: bool) -> None:
     click.echo(json.dumps(report) if as_json else "\n".join(judge.table(report)))
 
 
+@bench.command(name="context")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--quick", is_flag=True, help="One short conversation: to see that it works.")
+@click.option(
+    "--window", type=click.IntRange(1_024, 8_192), default=2_048, show_default=True, help="Of the local tier."
+)
+def bench_context(*, as_json: bool, quick: bool, window: int) -> None:
+    """Long conversations: easy questions stay on the local tier, and what is left of the early turns (minutes)."""
+    from dataclasses import replace
+
+    from rich.console import Console
+
+    from aiflow_jupyter.bench import context
+
+    _model(Console(stderr=True))
+    size = replace(context.QUICK if quick else context.FULL, window=window)
+    _print(context.measure(size, _tell), as_json=as_json)
+
+
 def _tell(text: str) -> None:
     click.echo(text, err=True)
 
@@ -395,7 +433,7 @@ def _print(figures: dict[str, Any], *, as_json: bool) -> None:
             click.echo(f"{name:<24} {value}")
 
 
-def _with_router(job: Callable[[Provider], Coroutine[Any, Any, T]]) -> T:
+def _with_router(job: Callable[[ConfiguredRouter], Coroutine[Any, Any, T]]) -> T:
     """Run a job on a loop of its own, with the configured router, and close that."""
     from aiflow_jupyter.tiers.router import default_router
 

@@ -57,7 +57,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
     def aiflow(self, line: str, cell: str | None = None) -> Any:
         """Ask a model, define a graph, or run one.
 
-            %%aiflow [--tier T] [--stay FLOOR] [--fallback] [--model M] [--system TEXT] [--temperature X]
+            %%aiflow [--tier T] [--stay FLOOR] [--fallback] [--explain] [--model M] [--system TEXT] [--temperature X]
                      [--max-tokens N] [--seed N] [-c NAME] [--no-store] [-o NAME] [-b] [--raw]
             Why is the sky blue?
 
@@ -164,6 +164,9 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         from aiflow_jupyter.notebook.outputs import output_of
 
         turn = self._turn(options, body)
+        if options.explain:
+            print(plain(self._explained(options, body, turn)))  # noqa: T201
+            return None
         spec = question(
             tier=options.tier,
             stay=options.stay,
@@ -211,6 +214,24 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             raise
         finally:
             tell()
+
+    def _explained(self, options: argparse.Namespace, body: str, turn: OpenTurn | None) -> str:
+        """Who would answer a question, and why."""
+        from aiflow_jupyter.tiers.conversation.store import asking
+
+        explain = getattr(self._host.source, "explain", None)
+        if explain is None:
+            return "what answers in this kernel has no tiers to choose from"
+        fields = {
+            "tier": options.tier,
+            "stay": options.stay or "anywhere",
+            "fallback": options.fallback,
+            "model": options.model,
+            "max_tokens": options.max_tokens,
+            "conversation": turn.booked if turn is not None else "",
+        }
+        messages = turn.messages if turn is not None else asking(body, options.system)
+        return str(self._host.submit(explain(messages, **fields)).result(LOOK_S))
 
     def _turn(self, options: argparse.Namespace, body: str) -> OpenTurn | None:
         """The turn of a conversation that a cell's question is, None if it names none."""

@@ -74,6 +74,7 @@ def _parser(command: str) -> _Parser:
             "--stay", choices=FLOORS, help="how far the text may go: this machine, its cluster too, or anywhere"
         )
         parser.add_argument("--fallback", action="store_true", help="another tier may answer where the named one fails")
+        parser.add_argument("--explain", action="store_true", help="say who would answer and why, and don't ask")
         parser.add_argument("--model", help="the model's name")
         parser.add_argument("--system", help="a system message before the question")
         parser.add_argument("--temperature", type=float, help="0 for the likeliest token each time")

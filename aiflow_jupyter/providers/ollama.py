@@ -42,6 +42,11 @@ def default_url() -> str:
     return f"{parts.scheme}://{host}:{parts.port or 11434}"
 
 
+def elsewhere(model: str) -> bool:
+    """Whether a model of that name is answered by Ollama's own servers: `gpt-oss:120b-cloud`, `x:cloud`."""
+    return model.endswith(("-cloud", ":cloud"))
+
+
 class Ollama:
     """Answers requests from one Ollama server; usable from any event loop.
 
@@ -93,6 +98,7 @@ class Ollama:
         """Answer `request`; see `Source` for what comes out.
 
         Raises:
+            ConfigError: the model is none of this machine.
             ProviderError: the server could not be asked, refused, or reported a failure.
             StreamCut: the answer ended before its last piece.
         """
@@ -100,6 +106,12 @@ class Ollama:
         import ollama  # noqa: PLC0415
 
         model = request.model or self.model
+        if elsewhere(model):
+            raise ConfigError(
+                f"{self.name}: {model} is answered by Ollama's own servers, not by this machine",
+                code="AF728",
+                hint="name a model of `ollama list` without -cloud",
+            )
         reader = _Reader(self.name, model, request.tier, self._clock)
         async with self._client() as client:
             try:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from aiflow_jupyter.errors import AiflowError, ConfigError
+from aiflow_jupyter.errors import AiflowError, ConfigError, words
 from aiflow_jupyter.runtime.source import Request
 from aiflow_jupyter.tiers.booking import Aside
 from aiflow_jupyter.tiers.counting import images
@@ -193,8 +193,10 @@ class Chooser:
                 verdict = await self._aside(self._judge, request.messages, choice.floor)
                 if inspect.isawaitable(verdict):
                     verdict = await verdict
-        except (AiflowError, TimeoutError) as error:
-            said = error.message if isinstance(error, AiflowError) else f"no verdict in {limit:g} s"
+        except TimeoutError:
+            decision.label, decision.why = _UNJUDGED, f"the judge failed: no verdict in {limit:g} s"
+        except Exception as error:  # noqa: BLE001 - a model file or a library may be missing or broken
+            said = error.message if isinstance(error, AiflowError) else f"{type(error).__name__}: {words(error)}"
             decision.label, decision.why = _UNJUDGED, f"the judge failed: {said}"
         else:
             decision.label, decision.why = verdict.label, verdict.why

@@ -15,9 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from aiflow_jupyter.tiers.terms import Floor, Label, TierName
+
+_BADGE: Final = 120
+"""Letters of an error that a badge shows; the decision has all of them."""
 
 State = Literal["spare", "refused", "failed", "answers"]
 """Not needed so far; not allowed or not able; asked in vain; the one that answers."""
@@ -136,7 +139,7 @@ class Decision:
         """What a reader of the answer has to know of it; empty where a named tier answered as asked."""
         parts = [f"judged {self.label}"] if self.label is not None else []
         if self.fallbacks:
-            failed = ", ".join(f"{each.tier} failed: {each.error}" for each in self.fallbacks)
+            failed = ", ".join(f"{each.tier} failed: {_short(each.error)}" for each in self.fallbacks)
             parts.append(f"{failed}, answered by {self.chosen}" if self.chosen else failed)
         folded = next((each.folded for each in self.candidates if each.state == "answers"), 0)
         if folded:
@@ -165,10 +168,15 @@ class Decision:
             when = "within its answer" if each.begun else "before its first token"
             lines.append(f"{each.tier} failed {when}, after {_time(each.seconds)} ({each.code}): {each.error}")
         lines += self.notes
-        if self.cost is not None:
+        if self.cost:
             lines.append(f"cost {amount(self.cost, self.currency)}")
         lines.append(f"decided in {_time(self.seconds)}")
         return "\n".join(lines)
+
+
+def _short(error: str) -> str:
+    line = " ".join(error.split())
+    return line if len(line) <= _BADGE else f"{line[:_BADGE]}…"
 
 
 def amount(value: float, currency: str) -> str:

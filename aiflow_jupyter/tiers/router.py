@@ -22,11 +22,11 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiflow_jupyter.errors import AiflowError, ConfigError, ProviderError
 from aiflow_jupyter.events import Event
-from aiflow_jupyter.runtime.source import Message, Provider, Request
+from aiflow_jupyter.runtime.source import Message, Request
 from aiflow_jupyter.tiers.attempt import Attempt
 from aiflow_jupyter.tiers.booking import Aside, Books
 from aiflow_jupyter.tiers.choosing import Choice, Chooser, Routing
@@ -34,6 +34,9 @@ from aiflow_jupyter.tiers.counting import TokenCounter
 from aiflow_jupyter.tiers.decision import Candidate, Decision
 from aiflow_jupyter.tiers.health import Health
 from aiflow_jupyter.tiers.terms import Fitted, Fitter, Intent, Judge, Ledger, Misfit, Tier, TierName
+
+if TYPE_CHECKING:
+    from aiflow_jupyter.tiers.providers import ConfiguredRouter
 
 
 class NoTierError(ConfigError):
@@ -117,6 +120,8 @@ class Router:
     async def explain(self, messages: Sequence[Message], **fields: Any) -> Decision:
         """Decide without sending: every candidate is checked, and nothing is folded or spent.
 
+        Only a judge that asks a model is asked, within the floor.
+
         Args:
             messages: the chat.
             fields: further ones of `runtime.source.Request`.
@@ -180,6 +185,8 @@ class Router:
                     async for event in events:
                         if event.kind == "finish":
                             self._answered(choice, attempt)
+                        elif not decision.model:  # the server's own, which it names
+                            decision.model = attempt.candidate.model = event.meta.get("model", "")
                         event.sequence = sequence
                         sequence += 1
                         yield event
@@ -355,7 +362,7 @@ def _nobody(choice: Choice, failures: Sequence[AiflowError]) -> AiflowError:
     return NoTierError(f"{alone.tier} can't answer this: {alone.words()}", hint=advice)
 
 
-def default_router() -> Provider:
+def default_router() -> ConfiguredRouter:
     """The router that the configuration files describe; with no file at all, the embedded model is the local tier."""
     from aiflow_jupyter.tiers.providers import ConfiguredRouter  # noqa: PLC0415 - pydantic is loaded when first needed
 

@@ -32,6 +32,7 @@ TABLE = {
             gives=frozenset({"token", "tool_fragment"}),
             whole=True,
             results="many",
+            restarts=True,
             accepts=(str, list),
         ),
         OperatorSignature("map", (FUNCTION, INLINE), single=inlined, results="some", returns="function"),

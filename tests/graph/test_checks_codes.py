@@ -146,6 +146,13 @@ CASES = [
         "effect=speculative",
     ),
     (
+        "a = generate() [restart=true]\nb = sink(function=tidy) [effect=non_idempotent]\na -> b, out",
+        "AF407",
+        "have 'b', which is non_idempotent, do again",
+        "line 1, column 17",
+        "effect=speculative",
+    ),
+    (
         "a = tidy [compensate=pair, effect=non_idempotent]\na -> out",
         "AF408",
         "retry is 1",

@@ -20,14 +20,15 @@ def test_a_bare_line_asks_whoever_is_best():
 
 
 def test_every_option_of_a_question_is_read():
-    line = '--tier local --stay institution --fallback --model m1 --system "Be brief, it\'s late" --temperature 0.5'
-    line += " --max-tokens 9 --seed 3 -c talk --no-store -o x -b --raw"
+    line = '--tier local --stay institution --fallback --explain --model m1 --system "Be brief, it\'s late"'
+    line += " --temperature 0.5 --max-tokens 9 --seed 3 -c talk --no-store -o x -b --raw"
     options = vars(parse_cell_line(line))
     assert options == {
         "command": "ask",
         "tier": "local",
         "stay": "institution",
         "fallback": True,
+        "explain": True,
         "model": "m1",
         "system": "Be brief, it's late",
         "temperature": 0.5,

@@ -275,3 +275,68 @@ def test_second_turn_that_fails_may_be_tried_again():
     with pytest.raises(OSError, match="cut"):
         node.put(result(0, "0/0.n"))
     assert [event.payload for event in node.put(result(0, "0/0.n")) if event.kind == "token"] == ["1", "r0"]
+
+
+def same(x: str) -> str:
+    """What is said."""
+    return x
+
+
+@pytest.mark.parametrize(
+    ("policy", "effect", "restart"),
+    [("", "", None), ("", " [effect=non_idempotent]", False), (" [restart=true]", "", True)],
+)
+def test_the_request_says_how_far_it_may_go_and_whether_it_may_be_begun_anew(policy, effect, restart):
+    source = Scripted("a")
+    text = f'ask = generate(stay="institution", fallback=true){policy}\nout = sink(function=heard){effect}\nask -> out'
+
+    async def heard(x: str) -> None:
+        """On the loop, as virtual time has no threads."""
+
+    tell(text, source, heard=heard)
+    (request,) = source.requests
+    assert (request.stay, request.fallback, request.restart) == ("institution", True, restart)
+
+
+def test_an_answer_keeps_the_decision_about_who_gives_it():
+    class Decided:
+        def badge(self):
+            return "judged LOW"
+
+    class Deciding(Scripted):
+        async def stream(self, request):
+            request.decided(decision)
+            async for event in super().stream(request):
+                yield event
+
+    decision = Decided()
+    _, result = tell(ASK, Deciding("a"))
+    assert result.answers[0].decision is decision
+    assert result.answers[0].badge().endswith("judged LOW")
+
+
+def test_an_answer_that_is_begun_anew_voids_what_came_and_its_calls():
+    class Twice:
+        async def stream(self, request):
+            meta = {"phase": "answer", "tier": request.tier}
+            yield Event("token", "old", sequence=0, time=1, meta=meta)
+            yield Event("tool_fragment", ToolFragment(0, "c1", "same", '{"x": 1}'), sequence=1, time=2)
+            yield Event("restart", None, sequence=2, time=3)
+            yield Event("token", "new", sequence=3, time=4, meta=meta | {"tier": "hpc"})
+            yield Event("finish", Finish(), sequence=4, time=5)
+
+    text = """
+ask  = generate(tools=(same,))
+lane = route(by="kind")
+act  = tools(functions=(same,))
+out  = sink(var="x")
+
+ask -> lane
+lane.token         -> out
+lane.tool_fragment -> act
+act -> ask [feedback, limit=8, hops=5]
+"""
+    _, result = tell(text, Twice(), same=same)
+    assert result["x"] == "new"
+    (answer,) = result.answers
+    assert (answer.tier, answer.pieces, answer.first) == ("hpc", 1, 4)

@@ -229,3 +229,11 @@ def test_the_host_variable_is_read_as_ollama_reads_it(named, url, monkeypatch):
 def test_an_address_of_another_form_is_refused(url):
     with pytest.raises(ConfigError, match="begins with"):
         Ollama(url, "small")
+
+
+@pytest.mark.parametrize("model", ["gpt-oss:120b-cloud", "x:cloud"])
+async def test_a_model_of_ollamas_own_servers_is_never_asked(model):
+    server = Server(wire(WHOLE))
+    with pytest.raises(ConfigError, match="not by this machine"):
+        await answer(server, Request(ASK.messages, model=model))
+    assert server.asked == []

@@ -64,13 +64,16 @@ async def test_the_judge_is_told_of_the_floor():
     assert said.floors == ["institution"]
 
 
-async def test_a_judge_that_fails_costs_no_answer():
+@pytest.mark.parametrize(
+    ("error", "why"), [(ConfigError("no model file"), "no model file"), (ImportError("numpy"), "ImportError: numpy")]
+)
+async def test_a_judge_that_fails_costs_no_answer(error, why):
     def broken(messages, floor):
-        raise ConfigError("no model file")
+        raise error
 
     of = actors()
     got = await answer(router(of, judge=broken))
-    assert (asked(of), got.decision.why) == (["hpc"], "the judge failed: no model file")
+    assert (asked(of), got.decision.why) == (["hpc"], f"the judge failed: {why}")
 
 
 def test_a_judge_that_does_not_end_is_not_waited_for():
@@ -214,6 +217,11 @@ async def test_conversations_do_not_hold_each_other():
     first = await answer(source, conversation="one")
     second = await answer(source, conversation="two")
     assert (first.decision.chosen, second.decision.chosen) == ("cloud", "local")
+
+
+async def test_a_model_that_no_setting_names_is_told_by_its_server():
+    got = await answer(router(actors(), fields={"local": {"model": ""}}))
+    assert str(got.decision).startswith("auto: local answers · m\n")
 
 
 # -- fallback
