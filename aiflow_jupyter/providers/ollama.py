@@ -109,7 +109,7 @@ class Ollama:
         if elsewhere(model):
             raise ConfigError(
                 f"{self.name}: {model} is answered by Ollama's own servers, not by this machine",
-                code="AF728",
+                code="AF739",
                 hint="name a model of `ollama list` without -cloud",
             )
         reader = _Reader(self.name, model, request.tier, self._clock)
