@@ -82,7 +82,7 @@ _FACTS: Final = (
         "The data are in {}.",
         ("/data/echo7", "/data/terra2", "/data/mica", "/data/orbit9", "/data/fen"),
     ),
-    ("my budget", "My budget is {} euros.", ("1840", "2765", "990", "4120", "3305")),
+    ("my budget", "My budget is {} euros.", ("1840", "2765", "6190", "4120", "3305")),
     ("the random seed", "The random seed is {}.", ("1717", "2903", "4242", "8081", "5150")),
     ("the conference", "I submit to the conference {}.", ("PASC", "ISC", "HPDC", "CLUSTER", "SIAM PP")),
     ("my city", "I live in {}.", ("Graz", "Turku", "Leuven", "Porto", "Brno")),
