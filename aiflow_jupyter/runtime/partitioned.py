@@ -133,6 +133,9 @@ class PartitionedGuardian(WorkerGuardian):
                 await self._serve(taken, worker)
                 if self.paused and self._resumed is not None:
                     await self._resumed.wait()
+                    if self._head in self._gone:  # the next in turn was dropped meanwhile
+                        self._head -= 1
+                        await self._release(worker)
                 taken = self._next(taken.key)
                 now = scheduler.clock()
                 if now >= scheduler.slice_end:
