@@ -7,11 +7,13 @@ tried on more of them: `AIFLOW_SOAK=50 pytest tests/runtime/test_random_graphs.p
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from itertools import accumulate
 
+import pytest
 import virtual
 from graphs import Boom, Lab, Seen, assert_sane_figures, burst, make_run, source
 from hypothesis import given
@@ -33,7 +35,7 @@ from random_graphs import (
     units,
 )
 
-from aiflow_jupyter.errors import AiflowError, RunCancelled
+from aiflow_jupyter.errors import AiflowError, RunCancelled, RunError
 from aiflow_jupyter.events import DATA, Event, Finish
 from aiflow_jupyter.graph.bounds import bounds
 from aiflow_jupyter.graph.checks import check
@@ -814,5 +816,211 @@ def test_every_offer_is_served_dropped_refused_or_told_that_it_was_not_taken(
             assert work.errors == len(refused)
             assert Counter(seen.data) == Counter(started)
         assert_sane_figures(run)
+
+    virtual.run(story)
+
+
+# -- what these found, by itself
+
+
+def chained(loop, call, policy, *, mode="await", count=6, extras=(), functions=None):
+    """A run of a source, one node of that call and policy, and a sink."""
+    seen = Seen()
+    behaviours = {
+        "src": source(burst(count)),
+        "work": Behaviour(mode, call, extras=frozenset(extras)),
+        "sink": seen.behaviour(),
+    }
+    run = make_run(loop, behaviours, [("src", "work"), ("work", "sink")], {"work": policy}, functions=functions)
+    return run, seen
+
+
+@pytest.mark.parametrize("mode", ["await", "stream"])
+def test_one_state_is_had_in_order_and_by_no_stream_that_waits_for_its_turn(mode):
+    order, tries = [], Counter()
+
+    async def once(event):
+        tries[event.payload] += 1
+        await asyncio.sleep(1)
+        if event.payload == 0 and tries[0] == 1:
+            raise Boom("once")
+        order.append(event.payload)
+        return event
+
+    async def stream(event):
+        yield await once(event)
+
+    async def story(loop):
+        policy = {"workers": 3, "state": "serialized", "retry": 2, "timeout": 1.5}
+        run, seen = chained(loop, once if mode == "await" else stream, policy, mode=mode)
+        await run.run("go")
+        assert order == seen.data == list(range(6))
+
+    virtual.run(story)
+
+
+def test_what_a_busy_key_lays_aside_takes_bytes_and_is_not_served_in_a_pause():
+    served = []
+
+    async def story(loop):
+        async def slow(event):
+            served.append(event.sequence)
+            assert sum(sys.getsizeof(t.event.payload) for laid in work._laid.values() for t in laid) <= 2_500
+            await asyncio.sleep(1)
+            return event
+
+        policy = {"workers": 2, "queue_bytes": 2_500, "state": "partitioned", "key": "one"}
+        run, _ = chained(loop, slow, policy, functions={"one": lambda _payload: 1})
+        work = run.guardians["work"]
+        run.guardians["src"].call = lambda _e: (Event("value", "x" * 1_000, sequence=n, lineage="a") for n in range(8))
+        ending = asyncio.ensure_future(run.run("go"))
+        await asyncio.sleep(1.5)
+        run.pause()
+        await asyncio.sleep(100)
+        assert served == [0, 1]
+        run.resume()
+        await ending
+        assert served == list(range(8))
+
+    virtual.run(story)
+
+
+def test_part_that_is_left_when_a_node_was_stopped_says_so():
+    async def many(_value):
+        for number in range(10):
+            await asyncio.sleep(1)
+            yield str(number)
+
+    given_out: list[Event] = []
+
+    def take(event: Event) -> None:
+        given_out.append(event)
+
+    async def story(loop):
+        text = (
+            'each = flat_map(many)\nall = reduce("count")\npieces = window(count=100)\n'
+            "out = sink(function=take, inline=true)\neach -> all -> out\neach -> pieces -> out"
+        )
+        functions = {"many": many, "take": take}
+        run = Run(parse(text, "g", SIGNATURES_OF_ALL).spec, OPERATORS, Scheduler(loop, loop.clock), functions=functions)
+        await run.start("go")
+        await asyncio.sleep(4.5)
+        await run.stop("each")
+        await run.wait()
+
+    virtual.run(story)
+    assert sorted((event.source, event.complete) for event in given_out) == [("all", False), ("pieces", False)]
+
+
+def test_loop_ends_when_a_node_of_it_is_stopped():
+    async def story(loop):
+        def way(event):
+            return "out", event
+
+        behaviours = {
+            "src": source(burst(5)),
+            "head": Behaviour("inline", lambda event: event),
+            "turn": Behaviour("inline", way, routes=True),
+            "sink": Behaviour("await", lambda _event: asyncio.sleep(100)),
+        }
+        edges = [("src", "head"), ("head", "turn"), ("turn", "head", "again", Feedback()), ("turn", "sink", "out")]
+        run = make_run(loop, behaviours, edges, {"sink": {"queue": 1}, "turn": {"cancel": "none"}})
+        ending = asyncio.ensure_future(run.run("go"))
+        await asyncio.sleep(1)
+        await run.stop("turn")
+        await asyncio.wait_for(ending, 10_000)
+        assert run.guardians["sink"].processed == 3  # one in service, one that waited, and one that was in hand
+
+    virtual.run(story)
+
+
+def test_conflated_text_keeps_its_white_space_and_what_it_is():
+    async def story(loop):
+        async def give(_event):
+            metas = ({}, {}, {"gap": " "}, {"gap": " ", "complete": False}, {"label": "other"})
+            for number, meta in enumerate(metas):
+                yield Event("chunk", f"{number}.", source="src", lineage="a", meta=meta)
+                await asyncio.sleep(0.01 if not number else 0)
+
+        async def slow(event):
+            await asyncio.sleep(1)
+            return event
+
+        seen = Seen()
+        behaviours = {"src": Behaviour("stream", give), "work": Behaviour("await", slow), "sink": seen.behaviour()}
+        run = make_run(
+            loop, behaviours, [("src", "work"), ("work", "sink")], {"work": {"queue": 1, "overflow": "conflate"}}
+        )
+        await run.run("go")
+        texts = [
+            (event.payload, event.complete, event.meta.get("label")) for event in seen.events if event.kind in DATA
+        ]
+        assert texts == [("0.", True, None), ("1. 2.", True, None), ("3.", False, None), ("4.", True, "other")]
+
+    virtual.run(story)
+
+
+def test_event_larger_than_queue_bytes_is_refused_by_an_idle_node_on_the_loop_too():
+    async def story(loop):
+        run, _ = chained(loop, lambda event: event, {"queue_bytes": 100}, mode="inline")
+        run.guardians["src"].call = lambda _event: iter([Event("value", "x" * 10_000, lineage="a")])
+        with pytest.raises(RunError) as raised:
+            await run.run("go")
+        assert raised.value.code == "AF608"
+
+    virtual.run(story)
+
+
+def test_value_that_the_input_does_not_take_fails_the_run_for_whoever_waits_for_it():
+    async def story(loop):
+        text = 'pieces = segment(by="line")\nout = sink(var="o")\npieces -> out'
+        run = Run(parse(text, "g", SIGNATURES_OF_ALL).spec, OPERATORS, Scheduler(loop, loop.clock))
+        waiting = asyncio.ensure_future(run.wait())
+        with pytest.raises(AiflowError):
+            await run.run(42)
+        with pytest.raises(AiflowError):
+            await waiting
+        assert run.state == "failed"
+
+    virtual.run(story)
+
+
+def test_offer_that_waits_at_a_node_that_is_stopped_is_told_so():
+    async def story(loop):
+        behaviours = {"work": Behaviour("await", lambda _event: asyncio.sleep(1e4)), "sink": Seen().behaviour()}
+        run = make_run(loop, behaviours, [("work", "sink")], {"work": {"queue": 1}})
+        offers = [asyncio.ensure_future(run.offer("work", number)) for number in range(4)]
+        await asyncio.sleep(1)
+        await run.stop("work")
+        told = await asyncio.gather(*offers, return_exceptions=True)
+        assert [getattr(each, "code", None) for each in told] == [None, None, "AF605", "AF605"]
+
+    virtual.run(story)
+
+
+def test_drop_of_what_is_next_in_turn_during_a_pause_lets_the_rest_go():
+    async def story(loop):
+        async def slow(event):
+            await asyncio.sleep(1)
+            return event
+
+        async def give(_event):
+            for number in range(12):
+                yield Event("value", number, source="src", sequence=number, lineage="a")
+                await asyncio.sleep(0.3)
+
+        policy = {"workers": 2, "queue": 2, "state": "partitioned", "key": "one", "overflow": "drop_oldest"}
+        seen = Seen()
+        behaviours = {"src": Behaviour("stream", give), "work": Behaviour("await", slow), "sink": seen.behaviour()}
+        edges = [("src", "work"), ("work", "sink")]
+        run = make_run(loop, behaviours, edges, {"work": policy}, functions={"one": lambda _number: 1})
+        ending = asyncio.ensure_future(run.run("go"))
+        await asyncio.sleep(0.7)
+        run.pause()
+        await asyncio.sleep(10)
+        run.resume()
+        await ending
+        assert seen.data == [0, 10, 11]
+        assert run.guardians["work"].dropped == 9
 
     virtual.run(story)
