@@ -26,7 +26,7 @@ IDLE = """
 import asyncio, time
 from aiflow_kernel.host import current_host
 host = current_host()
-local = host.life.source.tiers["local"]
+local = host.life.source.router.tiers["local"].provider
 # One that was cancelled before its provider was made has asked nothing.
 slots = lambda: host.submit(local._made.slots()).result(10) if local._made else []
 deadline = time.monotonic() + 10
