@@ -120,7 +120,9 @@ def line(shell: Any, host: Host, words: list[str]) -> None:
         turns = book.known(name)
         output_of(shell).show({"text/markdown": _markdown(turns), "text/plain": plain(printing.transcript(turns))})
         text = ""
-    print(plain("\n".join(part for part in (book.notice(), text) if part)))  # noqa: T201
+    for part in (book.notice(), text):
+        if part:
+            print(plain(part))  # noqa: T201
 
 
 def _fitted(host: Host, messages: Sequence[Message], tier: str, name: str) -> Any:

@@ -30,8 +30,9 @@ from aiflow_jupyter.tiers.terms import Counter, Fitted, Floor, Misfit, Tier
 FOLD_AT: Final = 0.8
 _LEAST: Final = 64
 """Tokens that a summary has to have; where there is less room the chat does not fit."""
+_MOST: Final = 2_048
 _SHARE: Final = 5
-"""A summary takes at most one of so many parts of what is sent."""
+"""A summary takes at most one of so many parts of what is sent, and never more than `_MOST` tokens."""
 _AFTER: Final = 0.6
 """The share of what may be sent that is taken once turns were folded, so that it lasts for a while."""
 _HEAD: Final = "[Earlier in this conversation, "
@@ -109,7 +110,7 @@ class Folding:
 
     def _enough(self, chat: _Chat, tier: Tier, begun: int, most: int) -> tuple[int, int]:
         """How many turns to fold so that it lasts for a while, and the tokens that their summary may take."""
-        room = max(_LEAST, most // _SHARE)
+        room = max(_LEAST, min(_MOST, most // _SHARE))
 
         def size(older: int) -> int:
             return self._counter.tokens(chat.folded(older, _NOTHING), tier)
