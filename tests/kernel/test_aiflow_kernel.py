@@ -26,9 +26,10 @@ IDLE = """
 import asyncio, time
 from aiflow_kernel.host import current_host
 host = current_host()
-local = host.life.source.router.tiers["local"].provider
+tier = host.life.source.router.tiers.get("local")
 # One that was cancelled before its provider was made has asked nothing.
-slots = lambda: host.submit(local._made.slots()).result(10) if local._made else []
+made = lambda: tier.provider._made if tier else None
+slots = lambda: host.submit(made().slots()).result(10) if made() else []
 deadline = time.monotonic() + 10
 while (busy := any(slot["is_processing"] for slot in slots())) and time.monotonic() < deadline:
     time.sleep(0.05)
