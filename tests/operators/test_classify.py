@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stage import Node, token, value
+from driven import Node, token, value
 
 from aiflow_jupyter.errors import ConfigError, RunError
 from aiflow_jupyter.events import Retrieval

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 import virtual
-from stage import Replies
+from driven import Replies
 
 from aiflow_jupyter.errors import ConfigError, GraphError, RunCancelled, RunError
 from aiflow_jupyter.events import Event, Failure

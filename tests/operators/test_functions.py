@@ -10,9 +10,9 @@ import time
 
 import pytest
 import virtual
+from driven import END, Node, Scripted, build, finish, tell, token, told, value
 from hypothesis import given
 from hypothesis import strategies as st
-from stage import END, Node, Scripted, build, finish, tell, token, told, value
 
 from aiflow_jupyter.errors import AiflowError, ConfigError, RunError
 from aiflow_jupyter.events import Event

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 import virtual
+from driven import END, NUMBERS, Node, Replies, Scripted, build, error, tell, told, value
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage import END, NUMBERS, Node, Replies, Scripted, build, error, tell, told, value
 
 from aiflow_jupyter.errors import CommandError, RunError, StreamCut
 from aiflow_jupyter.events import Event, Finish, Retrieval, ToolFragment, ToolResult, Usage

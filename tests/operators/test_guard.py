@@ -8,9 +8,9 @@ import threading
 
 import pytest
 import virtual
+from driven import END, Node, Replies, Scripted, build, error, finish, tell, token, told, value
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage import END, Node, Replies, Scripted, build, error, finish, tell, token, told, value
 
 from aiflow_jupyter.errors import ConfigError, GraphError, RunError
 from aiflow_jupyter.events import Event, ToolFragment

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 import virtual
+from driven import END, Node, Replies, build, finish, tell
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage import END, Node, Replies, build, finish, tell
 
 from aiflow_jupyter.errors import ConfigError, RunError
 from aiflow_jupyter.events import Event

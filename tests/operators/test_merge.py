@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 import virtual
+from driven import END, Node, Replies, build, tell
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage import END, Node, Replies, build, tell
 
 from aiflow_jupyter.errors import RunError
 from aiflow_jupyter.events import Event

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+from driven import Node, Scripted, tell, value
 from hypothesis import given
 from hypothesis import strategies as st
-from stage import Node, Scripted, tell, value
 
 from aiflow_jupyter.errors import ConfigError, RunError
 from aiflow_jupyter.events import Retrieval

@@ -7,9 +7,9 @@ import math
 import threading
 
 import pytest
+from driven import END, Node, Scripted, build, error, finish, tell, token, told, value
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage import END, Node, Scripted, build, error, finish, tell, token, told, value
 
 from aiflow_jupyter.errors import ConfigError, RunError
 from aiflow_jupyter.events import Event

@@ -7,9 +7,9 @@ import threading
 from dataclasses import dataclass, field
 
 import pytest
+from driven import Node, Replies, build, finish, tell, token, value
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage import Node, Replies, build, finish, tell, token, value
 
 from aiflow_jupyter.errors import ConfigError, GraphError, RunError
 from aiflow_jupyter.events import Retrieval

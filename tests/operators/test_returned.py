@@ -9,7 +9,7 @@ import warnings
 from concurrent.futures import Future
 
 import pytest
-from stage import Scripted, build, tell
+from driven import Scripted, build, tell
 
 from aiflow_jupyter.errors import GraphError, RunError
 from aiflow_jupyter.events import Event

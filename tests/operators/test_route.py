@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stage import Node, Scripted, tell, token
+from driven import Node, Scripted, tell, token
 
 from aiflow_jupyter.errors import AiflowError, ConfigError, RunError
 from aiflow_jupyter.events import Event

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from driven import END, Node, Scripted, error, finish, tell, token, told, value
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage import END, Node, Scripted, error, finish, tell, token, told, value
 
 from aiflow_jupyter.errors import ConfigError, RunError
 from aiflow_jupyter.events import Event, Failure

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
-from stage import Node, build, token, told
+from driven import Node, build, token, told
 
 from aiflow_jupyter.errors import ConfigError, RunError
 from aiflow_jupyter.events import Event, Retrieval, ToolFragment, ToolResult, Usage

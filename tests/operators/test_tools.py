@@ -12,9 +12,9 @@ from datetime import date
 
 import pytest
 import virtual
+from driven import END, Node, Replies, build, error, finish, tell, token, told
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage import END, Node, Replies, build, error, finish, tell, token, told
 
 from aiflow_jupyter.errors import ConfigError, RunCancelled, RunError
 from aiflow_jupyter.events import Event, ToolFragment, ToolResult

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from driven import END, Node, Scripted, build, error, finish, tell, token, told, value
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage import END, Node, Scripted, build, error, finish, tell, token, told, value
 from virtual import run as virtually
 
 from aiflow_jupyter.errors import ConfigError
