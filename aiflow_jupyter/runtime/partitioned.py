@@ -133,14 +133,13 @@ class PartitionedGuardian(WorkerGuardian):
                 await self._serve(taken, worker)
                 if self.paused and self._resumed is not None:
                     await self._resumed.wait()
-                    if self._head in self._gone:  # the next in turn was dropped meanwhile
-                        self._head -= 1
-                        await self._release(worker)
-                taken = self._next(taken.key)
-                now = scheduler.clock()
-                if now >= scheduler.slice_end:
+                if scheduler.clock() >= scheduler.slice_end:
                     await scheduler.yield_slice()
+                if self._head in self._gone:  # the next in turn was dropped meanwhile
+                    self._head -= 1
+                    await self._release(worker)
                 scheduler.enter(worker, scheduler.clock())
+                taken = self._next(taken.key)
 
     def _take(self, ticket: int, event: Event, stamp: int) -> _Taken | None:
         """Take an event whose key is free; None after laying it aside."""
