@@ -16,10 +16,11 @@ from itertools import accumulate
 import pytest
 import virtual
 from graphs import Boom, Lab, Seen, assert_sane_figures, burst, make_run, source
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from random_graphs import (
     MODES,
+    Node,
     Plan,
     Trial,
     assert_same,
@@ -106,8 +107,18 @@ def test_no_node_ever_owns_more_than_its_bound(plan: Plan, slow: bool) -> None:
     tried(plan, check, slow_sinks=slow)
 
 
+APART = {"queue": 1, "workers": 3, "order": "none", "state": "partitioned", "key": "key_of"}
+SIZED = {"queue": 1, "queue_bytes": 400}
+OVERTAKEN = [
+    Node("n1", "await", {0: ""}, APART, pace=9),
+    Node("n2", "iterate", {0: ""}, SIZED),
+    Node("n3", "inline", {0: ""}, SIZED),
+]
+
+
 @examples(150)
 @given(plans(policies(), happens=deeds("pause", "resume")), st.booleans())
+@example(plan=Plan(OVERTAKEN, happens=[(1, "pause", 0), (11, "pause", 0)]), slow=False)
 def test_nothing_is_lost_repeated_or_out_of_order_where_nothing_may_be_dropped(plan: Plan, slow: bool) -> None:
     def check(trial: Trial) -> None:
         assert trial.run.state == "done", trial.error
