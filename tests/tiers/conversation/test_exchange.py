@@ -110,13 +110,14 @@ messages = st.builds(
     contents,
     st.lists(st.dictionaries(contents, st.integers() | contents, max_size=2), max_size=2),
 )
+labels = st.text(max_size=20)  # of whole characters: the store holds no others
 turns = st.builds(
     Turn,
     st.lists(messages, min_size=1, max_size=4).map(tuple),
-    contents,
-    contents,
+    labels,
+    labels,
     st.floats(0, 1e12),
-    st.builds(Cell, contents),
+    st.builds(Cell, labels),
 )
 
 
