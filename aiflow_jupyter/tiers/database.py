@@ -163,7 +163,7 @@ class Database:
         connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         try:
             if not self._ready:
-                connection.execute(f"PRAGMA journal_mode = {'wal' if local_file_system(self.path) else 'delete'}")
+                self._choose_journal(connection)
                 if connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
                     raise sqlite3.DatabaseError("damaged")  # noqa: TRY301 - as if it had not opened
                 self._migrate(connection)
@@ -174,6 +174,20 @@ class Database:
             connection.close()
             raise
         return connection
+
+    def _choose_journal(self, connection: sqlite3.Connection) -> None:
+        """Set the kind of journal, waiting for others that begin at once: SQLite itself does not wait for that."""
+        mode = "wal" if local_file_system(self.path) else "delete"
+        until = time.monotonic() + BUSY_S
+        while True:
+            try:
+                connection.execute(f"PRAGMA journal_mode = {mode}")
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() >= until:
+                    raise
+                time.sleep(0.02)
+            else:
+                return
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
         version = connection.execute("PRAGMA user_version").fetchone()[0]

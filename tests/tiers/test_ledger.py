@@ -121,6 +121,25 @@ def test_four_kernels_at_once_never_exceed_the_budget(file):
     assert SqliteLedger(Database(file)).report("tier")[0].open == 10.0
 
 
+def begin(path, barrier):
+    barrier.wait()
+    SqliteLedger(Database(path)).intend(Intent("local", "small", 0.5))
+
+
+def test_kernels_that_begin_the_file_at_once_wait_for_each_other(tmp_path):
+    context = multiprocessing.get_context("fork")
+    for number in range(10):
+        path = tmp_path / str(number) / "aiflow.db"
+        barrier = context.Barrier(6)
+        kernels = [context.Process(target=begin, args=(path, barrier)) for _ in range(6)]
+        for kernel in kernels:
+            kernel.start()
+        for kernel in kernels:
+            kernel.join(60)
+        assert [kernel.exitcode for kernel in kernels] == [0] * 6
+        assert len(SqliteLedger(Database(path)).open()) == 6
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0, 2), st.sampled_from(["settle", "release", "leave"]), st.floats(0, 2)), max_size=20),

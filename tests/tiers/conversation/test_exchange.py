@@ -121,7 +121,7 @@ turns = st.builds(
 )
 
 
-@given(st.lists(turns, max_size=5), contents)
+@given(st.lists(turns, max_size=5), labels)
 @settings(deadline=None, max_examples=100)
 def test_any_conversation_comes_back(tmp_path_factory, said, name):
     path = tmp_path_factory.mktemp("exchange") / "talk.jsonl"
