@@ -137,6 +137,7 @@ class Guardian(Admission):
         "histogram",
         "holds",
         "inputs",
+        "keeps",
         "lag_ns",
         "most",
         "owner",
@@ -166,6 +167,7 @@ class Guardian(Admission):
         self.behaviour = behaviour
         self.call = behaviour.call
         self.holds = behaviour.holds
+        self.keeps = behaviour.holds is not None  # it may own more than what waits and is in service
         self.scheduler = scheduler
         self.owner = owner
         self.workers = policy.workers
@@ -256,6 +258,7 @@ class Guardian(Admission):
         self.exempt += 1
         if event.edge.waiting >= event.edge.feedback.limit:
             self.limit = 0
+        self.keeps = True
         self._note_kept()
         self.start()
 
@@ -297,7 +300,7 @@ class Guardian(Admission):
 
     def _let_in(self, now: int) -> None:
         super()._let_in(now)
-        if self.depth + self.workers + self.held() > self.most:  # else it has owned as many before
+        if self.keeps or self.depth + self.workers + self.held() > self.most:  # else it has owned as many before
             self._note_kept()
 
     def _note_kept(self) -> None:

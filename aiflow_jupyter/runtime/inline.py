@@ -70,7 +70,7 @@ class InlineGuardian(Guardian):
         """Whether a call is under way, or is to go on."""
         return self.busy and not self.pending and not self.paused
 
-    def push(self, event: Event, now: int) -> bool:  # noqa: C901 - in one piece for its speed
+    def push(self, event: Event, now: int) -> bool:  # noqa: C901, PLR0912 - in one piece for its speed
         """Serve an event at once where the node is idle, else queue it."""
         if self.closed:
             return True
@@ -87,6 +87,8 @@ class InlineGuardian(Guardian):
                 depth = len(queue) - self.exempt - 1
             if depth + self.busy >= self.most:
                 self._note(depth + 1 + self.busy)
+            if self.keeps:
+                self._note_kept()
             if not self.busy and queue:
                 self.start()
             return True

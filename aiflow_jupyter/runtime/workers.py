@@ -143,6 +143,8 @@ class WorkerGuardian(Guardian):
         owned = depth + 1 + self._in_service + len(self._held)
         if owned > self.most:
             self._note(owned)
+        if self.keeps:
+            self._note_kept()
         if self._spare and not self._waking:
             self._wake()
         return True
