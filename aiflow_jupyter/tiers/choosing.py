@@ -95,13 +95,18 @@ class Choice:
         """Whether it is the tier that was asked for."""
         return name == self.request.tier
 
+    def serving(self, name: TierName) -> Tier | None:
+        """A tier as it would be asked, with the model that the request names or its conversation stays with."""
+        tier = self.tiers.get(name)
+        return tier.serving(self.request.model or self.model) if tier is not None else None
+
     def unfit(self, name: TierName) -> str:
         """Why a tier is out of the question whatever its state, empty if it is not. The floor comes first."""
         request, floor = self.request, self.floor
         if REACH[PLACES[name]] > REACH[floor]:
             within = "on this machine" if floor == "local" else "within the institution"
             return f"beyond the floor: this request stays {within}"
-        tier = self.tiers.get(name)
+        tier = self.serving(name)
         if tier is None:
             return "not configured"
         needs = [need for need, wanted in (("images", images(request.messages)), ("tools", request.tools)) if wanted]
@@ -148,9 +153,8 @@ class Chooser:
             chain = (first, *(name for name in rest if name != first))
             decision.why = f"{request.tier} was named"
         for name in chain:
-            tier = choice.tiers.get(name)
-            model = request.model or choice.model or (tier.model if tier is not None else "")
-            candidate = Candidate(name, model)
+            tier = choice.serving(name)
+            candidate = Candidate(name, tier.model if tier is not None else request.model or "")
             decision.candidates.append(candidate)
             if why := choice.unfit(name):
                 candidate.refuse(why)

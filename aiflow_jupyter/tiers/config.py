@@ -123,7 +123,14 @@ def contents(path: Path) -> tuple[bytes, dict[str, Any]]:
 
 def pointers(settings: dict[str, Any]) -> list[tuple[Setting, Any]]:
     """The settings of a project's file that count only once the user trusts it, with their values."""
-    return [(path, value) for path, value in _values(settings) if path not in PROJECT_MAY]
+    return [(path, value) for path, value in _values(settings) if not _chooses(path)]
+
+
+def _chooses(path: Setting) -> bool:
+    """Whether a project's file may say this, of a tier's model or of another one of its models."""
+    if len(path) == 5 and path[0] == "tiers" and path[2] == "models":
+        path = (*path[:2], path[4])
+    return path in PROJECT_MAY
 
 
 def _checked(file: Path, settings: dict[str, Any]) -> Config:
@@ -158,7 +165,8 @@ def _no_more_than(file: Path, own: Config, merged: Config) -> None:
         mine, theirs = own.tiers.of(tier), merged.tiers.of(tier)
         if mine is None or theirs is None or mine.model == theirs.model or mine.price != theirs.price:
             continue
-        if mine.price.input or mine.price.output:
+        said = mine.models.get(theirs.model or "")
+        if (mine.price.input or mine.price.output) and (said is None or said.price_in is None):
             refuse(f"tiers.{tier}.model", "is another one than yours, and your budget would not know its price")
 
 

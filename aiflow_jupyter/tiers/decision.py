@@ -40,6 +40,7 @@ class Candidate:
         folded: messages that a summary stands for.
         note: what there is to say of that.
         most: the worst case, in `currency`.
+        priced: whether the model's own price is known; else it is counted at that of its tier's own model.
     """
 
     tier: TierName
@@ -53,6 +54,7 @@ class Candidate:
     note: str = ""
     most: float = 0.0
     currency: str = "USD"
+    priced: bool = True
 
     def refuse(self, reason: str) -> None:
         """Note why it is not asked."""
@@ -68,7 +70,8 @@ class Candidate:
             parts.append(f"{self.folded} older messages folded")
         parts.append(self.note)
         if self.most:
-            parts.append(f"at most {amount(self.most, self.currency)}")
+            unknown = "" if self.priced else ", at the price of the tier's own model: this one's is not known"
+            parts.append(f"at most {amount(self.most, self.currency)}{unknown}")
         return " · ".join(part for part in parts if part) or "not needed"
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
-from aiflow_jupyter.errors import ConfigError
+from aiflow_jupyter.errors import ConfigError, plain
 from aiflow_jupyter.events import Usage
 from aiflow_jupyter.tiers.database import Database
 from aiflow_jupyter.tiers.terms import Intent, OverBudgetError
@@ -104,7 +104,7 @@ class SqliteLedger:
         day = _day(at)
         try:
             with self._database.transaction() as work:
-                if intent.most:
+                if intent.most or not intent.known:
                     self._within(work, intent, budgets, day)
                 work.execute(
                     "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, NULL, 'intent')",
@@ -123,7 +123,7 @@ class SqliteLedger:
         except OverBudgetError:
             raise
         except ConfigError:
-            if intent.most:
+            if intent.most or not intent.known:
                 raise
             return ""
         return entry
@@ -143,6 +143,12 @@ class SqliteLedger:
         for name, limit, where, key, words in limits:
             if limit is None:
                 continue
+            if not intent.known:
+                raise OverBudgetError(
+                    f"the price of {intent.model!r} is not known, so no budget would hold",
+                    hint=f'say it in your aiflow.toml: [tiers.{intent.tier}.models."{plain(intent.model)}"] with '
+                    "price_in and price_out",
+                )
             if intent.currency != budgets.currency:
                 raise OverBudgetError(
                     f"the budget is in {budgets.currency} and {intent.model} costs {intent.currency}",

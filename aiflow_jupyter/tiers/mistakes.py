@@ -73,11 +73,12 @@ def _unknown(place: Sequence[Any], name: str) -> str:
     """What to say of a setting that the section does not have: who has it, or what it may have meant."""
     in_hpc = tuple(place[:2]) == ("tiers", "hpc")
     takes = next((other for other, section in EXECUTORS.items() if name in section.model_fields), None)
-    if in_hpc and takes is not None:
+    if in_hpc and takes is not None and len(place) == 4:
         return f'only executor = "{takes}" takes it, and this is "{place[2]}"'
     section: type[Section] = EXECUTORS[place[2]] if in_hpc else Config
-    for part in () if in_hpc else place[:-1]:
-        section = _section(section.model_fields[part].annotation)
+    for part in place[3 if in_hpc else 0 : -1]:
+        if part in section.model_fields:  # else it is the name of a model
+            section = _section(section.model_fields[part].annotation)
     known = sorted(section.model_fields)
     words = "unknown setting"
     close = difflib.get_close_matches(name, known, n=1)

@@ -242,6 +242,7 @@ def _tier(name: TierName, kind: str, settings: Local | AnyHpc | Cloud, provider:
         takes=settings.takes,
         first_token_s=settings.first_token_s,
         silence_s=settings.silence_s,
+        models={model: other.described(settings.currency) for model, other in settings.models.items()},
     )
 
 

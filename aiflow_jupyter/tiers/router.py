@@ -238,7 +238,7 @@ class Router:
         Raises:
             AiflowError: it can't, and no other tier may take its place.
         """
-        request, tier = choice.request, choice.tiers[candidate.tier]
+        request, tier = choice.request, choice.tiers[candidate.tier].serving(candidate.model)
         try:
             await self._counter.measure(request.messages, tier)
             fitted = await self._fitter.fit(
@@ -279,7 +279,7 @@ class Router:
 
     async def _would(self, choice: Choice, candidate: Candidate) -> bool:
         """Whether a candidate could be asked, as far as that can be told without doing anything."""
-        tier = choice.tiers[candidate.tier]
+        tier = choice.tiers[candidate.tier].serving(candidate.model)
         tokens = self._counter.tokens(choice.request.messages, tier)
         _worst(choice.request, tier, candidate, tokens)
         if tier.window is not None and tokens + _room(choice.request, tier) > tier.window:
@@ -326,6 +326,7 @@ def _worst(request: Request, tier: Tier, candidate: Candidate, tokens: int) -> N
     answers = several if isinstance(several, int) and several > 0 else 1
     candidate.tokens, candidate.output, candidate.window = tokens, output, tier.window
     candidate.most, candidate.currency = tier.price.of(tokens, output * answers), tier.price.currency
+    candidate.priced = tier.price.known
 
 
 def _intent(choice: Choice, candidate: Candidate) -> Intent:
@@ -336,6 +337,7 @@ def _intent(choice: Choice, candidate: Candidate) -> Intent:
         candidate.currency,
         choice.request.conversation,
         choice.settings.notebook,
+        candidate.priced,
     )
 
 

@@ -17,7 +17,7 @@ from aiflow_jupyter.hpc.timeouts import Timeouts
 from aiflow_jupyter.providers.openai import is_loopback
 from aiflow_jupyter.tiers.choosing import CHAINS
 from aiflow_jupyter.tiers.ledger import Budgets
-from aiflow_jupyter.tiers.terms import LABELS, NAMES, Floor, Label, Price, TierName
+from aiflow_jupyter.tiers.terms import LABELS, NAMES, Described, Floor, Label, Price, TierName
 
 OPENROUTER: Final = "https://openrouter.ai/api/v1"
 JUDGES: Final = ("classifier", "rules", *(f"fixed:{label}" for label in LABELS), *(f"llm:{name}" for name in NAMES))
@@ -75,6 +75,7 @@ Money = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False, strict=True)]
 Currency = Annotated[str, AfterValidator(_a_currency)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=True)]
 Name = Annotated[str, Field(min_length=1, max_length=500)]
+Takes = frozenset[Literal["images", "tools"]]
 Chain = Annotated[tuple[TierName, ...], Field(min_length=1), AfterValidator(_each_once)]
 
 
@@ -82,6 +83,33 @@ class Section(BaseModel):
     """A section of the file: settings that are not known are mistakes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Other(Section):
+    """What is said of another model of a tier, which a question may name; what is not said is as for its own.
+
+    Attributes:
+        window, max_output, price_in, price_out, takes: see `Model`.
+    """
+
+    window: Tokens | None = None
+    max_output: Tokens | None = None
+    price_in: Money | None = None
+    price_out: Money | None = None
+    takes: Takes | None = None
+
+    @model_validator(mode="after")
+    def _both_prices(self) -> Self:
+        if (self.price_in is None) != (self.price_out is None):
+            raise ValueError("has one of price_in and price_out; a price is both")
+        return self
+
+    def described(self, currency: str) -> Described:
+        """The same as the router takes it."""
+        price = None
+        if self.price_in is not None and self.price_out is not None:
+            price = Price(self.price_in, self.price_out, currency)
+        return Described(self.window, self.max_output, price, self.takes)
 
 
 class Model(Section):
@@ -95,6 +123,7 @@ class Model(Section):
         price_in, price_out: what a million tokens cost, read and written.
         currency: of these prices.
         takes: what it can do with beyond text: `images`, `tools`.
+        models: other models of the tier by their names.
     """
 
     model: Name | None = None
@@ -103,7 +132,8 @@ class Model(Section):
     price_in: Money | None = None
     price_out: Money | None = None
     currency: Currency = "USD"
-    takes: frozenset[Literal["images", "tools"]] = frozenset({"tools"})
+    takes: Takes = frozenset({"tools"})
+    models: Annotated[dict[Name, Other], Field(max_length=1_000)] = {}
 
     @property
     def price(self) -> Price:

@@ -7,7 +7,7 @@ falls back, `conversation` makes a chat fit, `ledger` counts the money. They mee
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Protocol
 
 from aiflow_jupyter.errors import ConfigError
@@ -61,15 +61,35 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a model costs, in `currency` for a million tokens."""
+    """What a model costs, in `currency` for a million tokens.
+
+    Attributes:
+        known: whether it is this model's; else it is that of another model of its tier, which is all that there is.
+    """
 
     input: float = 0.0
     output: float = 0.0
     currency: str = "USD"
+    known: bool = True
 
     def of(self, prompt_tokens: int, completion_tokens: int) -> float:
         """The price of an answer."""
         return (prompt_tokens * self.input + completion_tokens * self.output) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What is said of one model; None where it is as for its tier's own.
+
+    Attributes:
+        window, max_output, takes: see `Tier`.
+        price: what its tokens cost, None where nobody says it.
+    """
+
+    window: int | None = None
+    max_output: int | None = None
+    price: Price | None = None
+    takes: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +107,7 @@ class Tier:
         takes: beyond text: `images`, `tools`.
         first_token_s: seconds without a first token, and without a word of progress, after which it has failed.
         silence_s: seconds of silence within an answer after which it has failed.
+        models: what is said of other models that it has, which a request may name.
     """
 
     name: TierName
@@ -99,11 +120,33 @@ class Tier:
     takes: frozenset[str] = frozenset()
     first_token_s: float = 60.0
     silence_s: float = 60.0
+    models: Mapping[str, Described] = field(default_factory=dict)
 
     @property
     def place(self) -> Floor:
         """How far a request goes that it is sent."""
         return PLACES[self.name]
+
+    def serving(self, model: str | None) -> Tier:
+        """The tier as it is where it is asked for another of its models, with that one's window, price and abilities.
+
+        Args:
+            model: None or empty for its own.
+        """
+        if not model or model == self.model:
+            return self
+        said = self.models.get(model, Described())
+        price = said.price
+        if price is None:
+            price = replace(self.price, known=not (self.price.input or self.price.output))
+        return replace(
+            self,
+            model=model,
+            window=said.window or self.window,
+            max_output=said.max_output or self.max_output,
+            price=price,
+            takes=self.takes if said.takes is None else said.takes,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +157,7 @@ class Intent:
         tier, model: who is asked.
         most: the worst case, in `currency`.
         currency: of all amounts.
+        known: whether the model's price is known; where it is not, `most` holds no budget.
         conversation, notebook: what it is booked to; empty for none.
     """
 
@@ -123,6 +167,7 @@ class Intent:
     currency: str = "USD"
     conversation: str = ""
     notebook: str = ""
+    known: bool = True
 
 
 class OverBudgetError(ConfigError):

@@ -68,6 +68,13 @@ def files(tmp_path, monkeypatch):
         ("[tiers.local]\nprice_out = inf\n", "tiers.local.price_out: input should be a finite number"),
         (f"{HPC}price_out = -1\n", "tiers.hpc.price_out: input should be greater than or equal to 0"),
         (f'{CLOUD}price_in = "3"\n', "tiers.cloud.price_in: input should be a valid number"),
+        (
+            f"{CLOUD}[tiers.cloud.models.x]\nwindw = 3\n",
+            "tiers.cloud.models.x.windw: unknown setting, did you mean",
+        ),
+        (f"{HPC}[tiers.hpc.models.x]\nfactory = 3\n", "tiers.hpc.models.x.factory: unknown setting (known here: max"),
+        (f"{CLOUD}[tiers.cloud.models.x]\nprice_in = 3\n", "tiers.cloud.models.x: has one of price_in and price_out"),
+        (f"{CLOUD}models = 3\n", "tiers.cloud.models: is a section of its own"),
         (f"{CLOUD}price_in = -0.1\n", "tiers.cloud.price_in: input should be greater than or equal to 0"),
         (f'{CLOUD}currency = "dollars"\n', "tiers.cloud.currency: is the three letters of a currency"),
         ('[tiers.local]\ntakes = ["image"]\n', 'tiers.local.takes: is "images" or "tools"; did you mean "images"?'),
@@ -281,6 +288,7 @@ BOTH = f"{HPC}{PRICED}"
         ("[route]\nthreshold = 0.4\nround_up = 0.1\n", lambda c: (c.route.threshold, c.route.round_up) == (0.4, 0.1)),
         ('[route]\nstay = "local"\n', lambda c: c.route.stay == "local"),
         ("[budget]\nday = 1\n", lambda c: c.budget.day == 1),
+        ('[tiers.cloud.models."a/b"]\nwindow = 9\n', lambda c: c.tiers.cloud.models["a/b"].window == 9),
     ],
 )
 def test_what_a_project_may_choose(files, chosen, value):
@@ -298,6 +306,7 @@ def test_what_a_project_may_choose(files, chosen, value):
         '[tiers.cloud]\nkey_env = "AWS_SECRET"\n',
         '[tiers.cloud]\nkey_file = "/etc/passwd"\n',
         "[tiers.cloud]\nprice_in = 0\n",
+        "[tiers.cloud.models.x]\nprice_in = 0\nprice_out = 0\n",
         '[route]\nafter_first_token = "restart"\n',
         "[conversation]\nfold_at = 0.1\n",
         "tiers = 7\n",

@@ -20,7 +20,7 @@ from aiflow_jupyter.tiers.choosing import Routing
 from aiflow_jupyter.tiers.database import Database
 from aiflow_jupyter.tiers.ledger import Budgets, SqliteLedger
 from aiflow_jupyter.tiers.router import Router
-from aiflow_jupyter.tiers.terms import NAMES, PLACES, REACH, Fitted, OverBudgetError, Price
+from aiflow_jupyter.tiers.terms import NAMES, PLACES, REACH, Described, Fitted, OverBudgetError, Price
 
 DOWN = ProviderError("nothing answers", code="AF701")
 BUSY = ProviderError("too many requests", code="AF705")
@@ -547,6 +547,40 @@ async def test_a_budget_in_the_real_ledger_holds(tmp_path):
     assert "budget of today" in second.decision.candidate("cloud").reason
     assert [(row.key, row.answers) for row in ledger.report("tier")] == [("cloud", 1), ("hpc", 1)]
     assert ledger.open() == []
+
+
+OTHERS = {"cloud": {"price": Price(1.0, 10.0), "models": {"dear": Described(window=99_000, price=Price(50.0, 500.0))}}}
+
+
+async def test_a_model_that_is_named_costs_and_holds_what_is_said_of_it():
+    book = Book()
+    got = await answer(router(actors(), fields=OTHERS, book=book), tier="cloud", model="dear")
+    ((intent, how),) = book.closed.values()
+    assert (intent.model, intent.known, got.decision.candidate("cloud").window) == ("dear", True, 99_000)
+    assert how == ("settled", USAGE, pytest.approx((10 * 50.0 + 5 * 500.0) / 1e6))
+
+
+async def test_a_model_without_a_price_of_its_own_is_not_asked_where_there_is_a_budget(tmp_path):
+    ledger = SqliteLedger(Database(tmp_path / "aiflow.db"), lambda: Budgets(day=100.0))
+    of = actors()
+    source = router(of, fields=OTHERS, book=ledger)
+    got = await answer(source, tier="cloud", model="dearer")
+    assert (type(got.error), asked(of)) == (OverBudgetError, [])
+    assert "price of 'dearer' is not known" in got.error.message
+    assert '[tiers.cloud.models."dearer"]' in got.error.hint
+    assert (await answer(source, tier="cloud", model="dear")).error is None
+    assert (await answer(source, tier="local", model="another")).error is None  # the tier is free
+
+
+async def test_a_model_without_a_price_of_its_own_is_said_to_be_counted_at_another_s():
+    got = await answer(router(actors(), fields=OTHERS), tier="cloud", model="dearer")
+    assert "this one's is not known" in got.decision.candidate("cloud").words()
+
+
+async def test_a_model_that_can_do_more_takes_what_its_tier_s_own_can_not():
+    able = {"local": {"models": {"seeing": Described(takes=frozenset({"images"}))}}}
+    got = await answer(router(actors(), fields=able), IMAGE, tier="local", model="seeing")
+    assert (got.error, got.decision.chosen) == (None, "local")
 
 
 async def test_a_ledger_that_can_not_be_written_takes_no_answer_back():

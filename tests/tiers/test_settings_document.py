@@ -18,6 +18,7 @@ from aiflow_jupyter.tiers.sections import (
     GlobusHpc,
     Local,
     LocalHpc,
+    Other,
     PythonHpc,
     Route,
     Tiers,
@@ -64,7 +65,7 @@ def test_a_default_that_a_file_could_hold_is_the_models(section, name):
     if re.fullmatch("`[^`]*`", cell):
         assert tomllib.loads(f"x = {cell.strip('`')}")["x"] == default
     else:
-        assert default is None or field.is_required()
+        assert default in (None, {}) or field.is_required()
 
 
 @pytest.mark.parametrize("path", sorted(config.PROJECT_MAY))
@@ -73,7 +74,17 @@ def test_what_a_project_may_set_is_marked(path):
 
 
 def test_nothing_else_is_marked_for_projects():
-    assert TEXT.count("*(project") == len(config.PROJECT_MAY)
+    other = TEXT.partition("### Other models of a tier\n")[2].partition("\n## ")[0]
+    assert (TEXT.count("*(project"), other.count("*(project")) == (len(config.PROJECT_MAY) + 3, 3)
+
+
+def test_what_may_be_said_of_other_models_is_there_and_marked_for_projects_as_it_is_read():
+    part = TEXT.partition("### Other models of a tier\n")[2].partition("\n## ")[0]
+    lines = {line.split("`")[1]: line for line in part.splitlines() if line.startswith("| `")}
+    assert set(lines) == set(Other.model_fields)
+    for name, line in lines.items():
+        pointing = config.pointers({"tiers": {"cloud": {"models": {"x": {name: 1}}}}})
+        assert ("*(project" in line) == (pointing == [])
 
 
 def test_every_environment_variable_is_there_and_no_other():
