@@ -77,7 +77,7 @@ class Folding:
             return Fitted(whole, tokens)
         chat = _Chat(whole)
         least = self._counter.tokens(chat.folded(chat.older, _NOTHING), tier) + _LEAST if chat.older else tokens
-        if least <= most and not (tokens <= most and chat.is_folded):
+        if chat.older and least <= most and not (tokens <= most and chat.is_folded):
             return await self._folded(chat, tier, wanted if least <= wanted else most, floor, conversation)
         if tokens <= most:
             return Fitted(whole, tokens)

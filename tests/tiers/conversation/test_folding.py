@@ -88,6 +88,13 @@ async def test_from_four_fifths_of_the_window_on_older_turns_are_folded():
     assert (await folding(tier()).fit(chat, tier(window=254), 10, "anywhere")).folded > 0
 
 
+@pytest.mark.parametrize("before", [[], [{"role": "system", "content": "Be brief"}]])
+async def test_a_single_turn_that_almost_fills_the_window_is_sent_as_it_is(before):
+    chat = [*before, user("a long first question " * 23)]  # more than four fifths of the window, and nothing to fold
+    fitted = await folding(tier()).fit(chat, tier(window=110), 10, "anywhere")
+    assert (list(fitted.messages), fitted.folded) == (chat, 0)
+
+
 async def test_the_summary_stands_between_the_system_message_and_the_turns_that_are_kept():
     chat = [{"role": "system", "content": "Be brief"}, *talk(20), user("last one")]
     fitted = await folding(tier()).fit(chat, tier(window=200), 20, "anywhere")
