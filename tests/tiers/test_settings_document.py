@@ -31,7 +31,7 @@ EXAMPLES = {"AIFLOW_RELAY_KEY"}  # a name that a user chooses, in hints
 
 def rows(heading):
     """The first table below a heading: its first cells' names, and the whole row."""
-    part = TEXT.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    part = TEXT.partition(f"## {heading}\n")[2].partition("\n##")[0]
     lines = [line for line in part.splitlines() if line.startswith("| `")]
     return {name: line for line in lines for name in re.findall(r"`(\w+)`", line.split("|")[1])}
 
