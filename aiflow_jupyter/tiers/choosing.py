@@ -2,8 +2,9 @@
 
 A named tier comes first, and alone unless the request says `fallback`. For `auto` the judge says how hard the request
 is, and that label has a chain of tiers; where fewer than two are possible nobody has to judge. A conversation stays
-with the tier of its last turn, which has read it already, unless that can't go on or the label rises. A tier that only
-stood in for one that failed, or rested, keeps nothing.
+with the tier of its last turn, which has read it already, unless that can't go on or the label rises; whoever keeps
+conversations is asked for that tier where it answered before this process began. A tier that only stood in for one that
+failed, or rested, keeps nothing.
 """
 
 from __future__ import annotations
@@ -130,12 +131,16 @@ class Chooser:
         judge: says how hard a request is.
         clock: nanoseconds.
         aside: runs what blocks.
+        recall: gives the tier that answered a conversation's last turn, empty for none.
     """
 
-    def __init__(self, judge: Judge, clock: Callable[[], int], aside: Aside) -> None:
+    def __init__(
+        self, judge: Judge, clock: Callable[[], int], aside: Aside, recall: Callable[[str], str] = lambda _: ""
+    ) -> None:
         self._judge = judge
         self._clock = clock
         self._aside = aside
+        self._recall = recall
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
 
     async def choose(self, choice: Choice) -> None:
@@ -175,7 +180,7 @@ class Chooser:
     async def _chain(self, choice: Choice) -> tuple[TierName, ...]:
         """The tiers in the order of the label, or behind that of the conversation's last turn."""
         request, decision = choice.request, choice.decision
-        kept = self._kept.get(request.conversation) if request.conversation else None
+        kept = await self._keeps(choice)
         allowed = [name for name in NAMES if not choice.unfit(name)]
         if len(allowed) < 2:
             decision.why = f"only {allowed[0]} is possible" if allowed else "no tier is possible"
@@ -187,6 +192,19 @@ class Chooser:
             return chain
         decision.kept, choice.model = request.conversation, kept.model
         return (kept.tier, *(name for name in chain if name != kept.tier))
+
+    async def _keeps(self, choice: Choice) -> _Kept | None:
+        """What the conversation stays with."""
+        name = choice.request.conversation
+        if not name or name in self._kept:
+            return self._kept.get(name)
+        try:
+            before = await self._aside(self._recall, name)
+        except AiflowError:  # a file that can't be read is told by who reads the turns
+            return None
+        first = {chain[0]: label for label, chain in reversed(choice.settings.chains.items())}
+        tier = next((each for each in NAMES if each == before), None)
+        return _Kept(tier, None, first.get(tier, _UNJUDGED)) if tier is not None else None
 
     async def _judged(self, choice: Choice) -> None:
         """Have the request judged; a judge that fails says MEDIUM, as no answer shall be lost for it."""

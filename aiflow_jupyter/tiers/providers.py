@@ -21,6 +21,7 @@ from aiflow_jupyter.tiers.choosing import Routing
 from aiflow_jupyter.tiers.config import load, stamp
 from aiflow_jupyter.tiers.conversation.cache import Summaries
 from aiflow_jupyter.tiers.conversation.folding import Folding
+from aiflow_jupyter.tiers.conversation.store import Conversations
 from aiflow_jupyter.tiers.conversation.summary import Summariser
 from aiflow_jupyter.tiers.counting import TokenCounter, Tokenizing
 from aiflow_jupyter.tiers.database import Database
@@ -132,6 +133,7 @@ class ConfiguredRouter:
                 fold_at=lambda: self._settings().conversation.fold_at,
             ),
             counter=counter,
+            recall=Conversations(database).last_tier,
         )
         self._judge.source = self.router
 

@@ -58,6 +58,7 @@ class Router:
         health: of the tiers.
         clock: nanoseconds.
         aside: runs what blocks.
+        recall: gives the tier that answered a stored conversation's last turn, empty for none.
     """
 
     def __init__(
@@ -72,11 +73,12 @@ class Router:
         health: Health | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
         aside: Aside = asyncio.to_thread,
+        recall: Callable[[str], str] = lambda _: "",
     ) -> None:
         self.tiers = dict(tiers)
         self.settings = settings or Routing()
         self.health = health or Health(clock)
-        self._chooser = Chooser(judge, clock, aside)
+        self._chooser = Chooser(judge, clock, aside, recall)
         self._books = Books(ledger, aside)
         self._fitter = fitter
         self._counter = counter

@@ -187,6 +187,31 @@ async def test_a_conversation_stays_where_it_is_unless_the_label_rises():
     assert chosen == ["hpc", "hpc", "cloud", "cloud"]
 
 
+@pytest.mark.parametrize(
+    ("before", "label", "chosen"),
+    [
+        ("cloud", "LOW", "cloud"),
+        ("hpc", "LOW", "hpc"),
+        ("hpc", "HIGH", "cloud"),
+        ("local", "MEDIUM", "hpc"),
+        ("", "LOW", "local"),
+        ("moon", "LOW", "local"),
+    ],
+)
+async def test_a_conversation_of_an_earlier_process_goes_on_where_its_last_turn_was(before, label, chosen):
+    source = router(actors(), label=label, recall={"thesis": before}.__getitem__)
+    assert (await answer(source, conversation="thesis")).decision.chosen == chosen
+    assert (await answer(source)).decision.kept == ""
+
+
+async def test_a_file_that_can_not_say_who_answered_costs_no_answer():
+    def locked(name):
+        raise ConfigError("the file is locked")
+
+    got = await answer(router(actors(), label="HIGH", recall=locked), conversation="thesis")
+    assert (got.decision.chosen, got.decision.kept) == ("cloud", "")
+
+
 async def test_a_conversation_leaves_a_tier_that_can_not_go_on():
     of = actors()
     source = router(of, fields={"hpc": {"takes": frozenset({"images"})}})

@@ -152,6 +152,18 @@ class Conversations:
             )
         return turns
 
+    def last_tier(self, name: str) -> str:
+        """Who answered the last turn that is stored; empty for no turn.
+
+        Raises:
+            ConfigError: the file can't be used.
+        """
+        with self.database.transaction() as work:
+            found = work.execute(
+                "SELECT tier FROM turns WHERE conversation = ? ORDER BY place DESC, at DESC, id DESC LIMIT 1", (name,)
+            ).fetchone()
+        return found[0] if found is not None else ""
+
     def overview(self) -> list[Overview]:
         """All conversations, the one with the newest turn first."""
         with self._lock:

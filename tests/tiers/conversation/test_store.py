@@ -53,6 +53,15 @@ def test_who_answered_when_and_where_is_kept(file):
     assert turn.messages == ({"role": "user", "content": "a"}, {"role": "assistant", "content": "b"})
 
 
+def test_who_answered_the_last_stored_turn_is_told(file):
+    book = store(file)
+    assert book.last_tier("talk") == ""
+    for cell, tier in (("c1", "cloud"), ("c2", "hpc"), ("c1", "local")):
+        ask(book, "a", tier=tier, cell=Cell(cell, tier))
+    ask(book, "b", tier="cloud", store=False)
+    assert book.last_tier("talk") == "hpc"
+
+
 def test_the_last_system_message_that_was_given_counts_and_stands_first(file):
     book = store(file)
     ask(book, "a", system="one")
