@@ -125,7 +125,7 @@ class Attempt:
         if self._sent_at is None or self._free:
             problem = await self._booking.release()
         else:
-            problem = await self._booking.settle(usage, self._cost)
+            problem = await self._booking.settle(usage, self._cost, self.candidate.model)
         if problem:
             decision.notes.append(f"what it cost could not be booked: {problem}")
 

@@ -32,9 +32,9 @@ class Booking:
         self._books = books
         self._entry = entry
 
-    async def settle(self, usage: Usage | None, cost: float | None) -> str:
+    async def settle(self, usage: Usage | None, cost: float | None, model: str) -> str:
         """Put what it cost in the intent's place; see `terms.Ledger.settle`. Gives what went wrong, in words."""
-        return await self._close(self._books.ledger.settle, usage, cost)
+        return await self._close(self._books.ledger.settle, usage, cost, model)
 
     async def release(self) -> str:
         """Nothing was used; see `terms.Ledger.release`. Gives what went wrong, in words."""

@@ -164,7 +164,7 @@ class SqliteLedger:
                     "%aiflow cost",
                 )
 
-    def settle(self, entry: str, usage: Usage | None, cost: float | None) -> None:
+    def settle(self, entry: str, usage: Usage | None, cost: float | None, model: str = "") -> None:
         """Put what it cost in its place; without a cost the worst case stays. See `terms.Ledger`."""
         if not entry:
             return
@@ -172,11 +172,13 @@ class SqliteLedger:
         with self._database.transaction() as work:
             work.execute(
                 "UPDATE entries SET state = 'settled', cost = COALESCE(?, most), prompt_tokens = ?, "
-                "completion_tokens = ? WHERE id = ? AND state = 'intent'",
+                "completion_tokens = ?, model = CASE model WHEN '' THEN ? ELSE model END "
+                "WHERE id = ? AND state = 'intent'",
                 (
                     known,
                     usage.prompt_tokens if usage else None,
                     usage.completion_tokens if usage else None,
+                    model,
                     entry,
                 ),
             )

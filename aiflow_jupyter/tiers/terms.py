@@ -187,8 +187,15 @@ class Ledger(Protocol):
         """
         ...
 
-    def settle(self, entry: str, usage: Usage | None, cost: float | None) -> None:
-        """Put what was used and what it cost (None where nobody said: then the price list counts) in its place."""
+    def settle(self, entry: str, usage: Usage | None, cost: float | None, model: str = "") -> None:
+        """Put what was used and what it cost (None where nobody said: then the worst case stays) in its place.
+
+        Args:
+            entry: what `intend` gave.
+            usage: None where nobody said it.
+            cost: in the intent's currency.
+            model: who answered, where the intent could not name it.
+        """
         ...
 
     def release(self, entry: str) -> None:

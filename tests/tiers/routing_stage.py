@@ -84,7 +84,7 @@ class Book:
         assert entry not in self.closed, f"{entry} was closed twice"
         self.closed[entry] = (self.open.pop(entry), how)
 
-    def settle(self, entry, usage, cost):
+    def settle(self, entry, usage, cost, model=""):
         self._close(entry, ("settled", usage, cost))
 
     def release(self, entry):

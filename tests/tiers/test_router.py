@@ -608,9 +608,15 @@ async def test_a_model_that_can_do_more_takes_what_its_tier_s_own_can_not():
     assert (got.error, got.decision.chosen) == (None, "local")
 
 
+async def test_the_model_that_its_server_named_is_booked(tmp_path):
+    ledger = SqliteLedger(Database(tmp_path / "aiflow.db"))
+    await answer(router(actors(), fields={"local": {"model": ""}}, book=ledger), tier="local")
+    assert [row.key for row in ledger.report("model")] == ["m"]
+
+
 async def test_a_ledger_that_can_not_be_written_takes_no_answer_back():
     class Locked(Book):
-        def settle(self, entry, usage, cost):
+        def settle(self, entry, usage, cost, model=""):
             raise ConfigError("the file is locked")
 
     got = await answer(router(actors(), book=Locked()))
