@@ -79,14 +79,15 @@ class GraphBound:
         return sum(sizes) if len(sizes) == len(self.nodes) else None
 
 
-def bounds(spec: GraphSpec, signatures: Signatures) -> GraphBound:
+def bounds(spec: GraphSpec, signatures: Signatures, shape: Shape | None = None) -> GraphBound:
     """The bounds of a graph that passed its checks.
 
     Args:
         spec: the graph.
         signatures: the known operators; they say what each holds.
+        shape: of the graph, where it is known already.
     """
-    shape = Shape(spec)
+    shape = shape or Shape(spec)
     signature = _lookup(spec, signatures)
     skews = skews_of(spec, shape, signature)
     feedback = dict.fromkeys(spec.nodes, 0)

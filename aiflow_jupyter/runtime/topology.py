@@ -1,4 +1,4 @@
-"""What the wiring of a run needs to know of its graph: its loops, and what stands between a split and a join."""
+"""What a run has to know of its graph: its loops, what stands between a split and a join, and which nodes queue."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ def loops(shape: Shape) -> list[list[str]]:
     return found
 
 
-def between(shape: Shape, joins: Collection[str], routes: Collection[str]) -> set[str]:
+def between(shape: Shape, joins: Collection[str]) -> tuple[set[str], set[str]]:
     """The nodes between a split and a join: what gives no result there has to say so.
-
-    Such a node reaches the join by some of its inputs only; a node that routes is a split that takes a side.
 
     Args:
         shape: the graph.
         joins: the nodes that pair events.
-        routes: the nodes that send an event out by one of several ports.
+
+    Returns:
+        those that reach a join by some of its inputs only; and all that reach one: such a one is a split, too, if it
+        routes, as an event of it then leaves by one of several ports.
     """
-    found: set[str] = set()
+    partly: set[str] = set()
+    leading: set[str] = set()
     for join in joins:
         reached: dict[str, set[int]] = {node: set() for node in shape.nodes}
         for node in reversed(shape.order):
@@ -41,12 +43,15 @@ def between(shape: Shape, joins: Collection[str], routes: Collection[str]) -> se
                 elif index not in shape.closing:
                     reached[node] |= reached[target]
         every = max(len(edges) for edges in reached.values())
-        found |= {node for node, edges in reached.items() if edges and (len(edges) < every or node in routes)}
-    return found
+        leading |= {node for node, edges in reached.items() if edges}
+        partly |= {node for node, edges in reached.items() if 0 < len(edges) < every}
+    return partly, leading
 
 
 def cuts(shape: Shape, inline: Collection[str], every: int) -> set[str]:
     """The inline nodes that always queue, so that no way through the graph is a call of over `every` nodes."""
+    if len(inline) < every - 1:
+        return set()
     nested = dict.fromkeys(shape.nodes, 0)
     found = set()
     for node in shape.order:

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Final, cast
 
 from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph import hints
-from aiflow_jupyter.graph.bounds import bounds
-from aiflow_jupyter.graph.shape import Shape
-from aiflow_jupyter.graph.signatures import OperatorSignature
 from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.runtime.attempts import govern
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
 from aiflow_jupyter.runtime.cycle import Cycle
-from aiflow_jupyter.runtime.edges import Entrance, FeedbackEdge, TellingEntrance
+from aiflow_jupyter.runtime.edges import FeedbackEdge
 from aiflow_jupyter.runtime.guardian import Guardian, Owner, Receiver
 from aiflow_jupyter.runtime.inline import CUT_EVERY, InlineGuardian
 from aiflow_jupyter.runtime.partitioned import PartitionedGuardian
+from aiflow_jupyter.runtime.plan import NodePlan, plan_of
 from aiflow_jupyter.runtime.returned import decision
 from aiflow_jupyter.runtime.scheduler import Scheduler
 from aiflow_jupyter.runtime.speculation import speculate
 from aiflow_jupyter.runtime.state import in_turn, keep
 from aiflow_jupyter.runtime.threads import NodeThreads
-from aiflow_jupyter.runtime.topology import between, cuts, loops
+from aiflow_jupyter.runtime.topology import cuts
 from aiflow_jupyter.runtime.workers import WorkerGuardian
 
 ON_LOOP: Final = ("inline", "iterate")
+_OWN: Final = frozenset(("node", "policy", "inputs", "later", "threads", "govern", "dropped", "withheld"))
+_SHARED: Final = tuple(field.name for field in fields(Binding) if field.name not in _OWN)
+"""What all nodes are bound with; the others are a node's own. `dataclasses.replace` would take three times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,67 +107,56 @@ class _Wiring:
         owner: Owner,
         timers: set[Timer],
     ) -> None:
-        self.spec = spec
-        self.shape = Shape(spec)
+        self.plan = plan_of(spec, operators)
         self.operators = operators
         self.common = common
+        self.shared = {field: getattr(common, field) for field in _SHARED}
         self.scheduler = scheduler
         self.owner = owner
         self.timers = timers
         self.guardians: dict[str, Guardian] = {}
         self.threads: dict[str, NodeThreads] = {}
-        self.sources: dict[str, list[str]] = {node: [] for node in spec.nodes}
-        signatures = {name: operator.signature for name, operator in operators.items()}
-        self.bounds = {each.node: each for each in bounds(spec, signatures).nodes}
-        for edge in spec.edges:
-            if edge.feedback is None:
-                self.sources[edge.target].append(edge.source)
 
     def wired(self) -> Wired:
-        behaviours = {node: self._behaviour(node) for node in self.spec.nodes}
+        behaviours = {node: self._behaviour(node, plan) for node, plan in self.plan.nodes.items()}
         inline = {node for node, behaviour in behaviours.items() if behaviour.mode in ON_LOOP}
-        queueing = cuts(self.shape, inline, CUT_EVERY)
+        queueing = cuts(self.plan.shape, inline, CUT_EVERY)
         for node, behaviour in behaviours.items():
-            sized = self.spec.nodes[node].policy.queue_bytes is not None  # whatever comes is measured
-            self.guardians[node] = self._guardian(node, behaviour, cut=sized or node in queueing)
+            plan = self.plan.nodes[node]
+            sized = plan.declared.policy.queue_bytes is not None  # whatever comes is measured
+            guardian = self._guardian(node, plan, behaviour, cut=sized or node in queueing)
+            guardian.inputs = plan.inputs
+            guardian.skips = plan.skips or (plan.leads_to_join and behaviour.routes)
+            self.guardians[node] = guardian
         self._connect()
-        self._skips(behaviours)
         return Wired(self.guardians, self.threads)
 
     # -- nodes
 
-    def _signature(self, node: str) -> OperatorSignature | None:
-        known = self.operators.get(self.spec.nodes[node].operator)
-        return known.signature if known is not None else None
-
-    def _behaviour(self, node: str) -> Behaviour:
+    def _behaviour(self, node: str, plan: NodePlan) -> Behaviour:
         """What the node does, as coroutines and calls on the loop, with what its policy asks of every call."""
-        declared = self.spec.nodes[node]
-        policy = declared.policy
-        signature = self._signature(node)
-        if signature is not None and signature.pairs and policy.hold is None:
-            policy = policy.model_copy(update={"hold": self.bounds[node].hold})
-        binding = replace(
-            self.common,
+        declared = plan.declared
+        binding = Binding(
             node=node,
-            policy=policy,
-            inputs=tuple(self.sources[node]),
+            policy=plan.policy,
+            inputs=plan.sources,
             later=partial(self._later, node),
             threads=lambda: self._threads(node).submit,
             govern=partial(self._governed, node),
             dropped=partial(self._dropped, node),
             withheld=partial(self.owner.withheld, node),
+            **self.shared,
         )
         behaviour = _bind(declared.operator, declared.args, self.operators, binding)
         if not behaviour.governed:
             behaviour = self._governed(node, behaviour)
-        if policy.effect == "speculative":
+        if declared.policy.effect == "speculative":
             behaviour = speculate(behaviour, binding)
         return behaviour
 
     def _governed(self, node: str, behaviour: Behaviour) -> Behaviour:
         """A behaviour whose plain functions run in the node's threads, with the state and the tries of its policy."""
-        policy = self.spec.nodes[node].policy
+        policy = self.plan.nodes[node].declared.policy
         threaded = behaviour.mode in ("thread", "thread_iterate")
         if threaded:
             behaviour = _threaded(behaviour, self._threads(node))
@@ -185,12 +175,12 @@ class _Wiring:
 
     def _threads(self, node: str) -> NodeThreads:
         if node not in self.threads:
-            self.threads[node] = NodeThreads(node, self.spec.nodes[node].policy.workers, self.scheduler.loop)
+            self.threads[node] = NodeThreads(node, self.plan.nodes[node].declared.policy.workers, self.scheduler.loop)
         return self.threads[node]
 
     def _key(self, node: str) -> Callable[[Event], Hashable] | None:
         """What gives an event's key, where the node's state is partitioned."""
-        policy = self.spec.nodes[node].policy
+        policy = self.plan.nodes[node].declared.policy
         if policy.state != "partitioned" or policy.key is None:
             return None
         function = self.common.functions.get(policy.key)
@@ -212,10 +202,8 @@ class _Wiring:
     def _later(self, node: str, seconds: float, event: Event) -> Callable[[], None]:
         return Timer(self.guardians[node], seconds, event, self.timers).cancel
 
-    def _guardian(self, node: str, behaviour: Behaviour, *, cut: bool) -> Guardian:
-        declared = self.spec.nodes[node]
-        policy = declared.policy
-        bound = self.bounds[node].events
+    def _guardian(self, node: str, plan: NodePlan, behaviour: Behaviour, *, cut: bool) -> Guardian:
+        policy, bound = plan.declared.policy, plan.bound
         if behaviour.mode in ON_LOOP:
             return InlineGuardian(node, behaviour, policy, self.scheduler, self.owner, bound, cut=cut)
         key = self._key(node)
@@ -228,45 +216,28 @@ class _Wiring:
     def _connect(self) -> None:
         cycles = self._cycles()
         ports: dict[str, dict[str, list[Receiver]]] = {node: {} for node in self.guardians}
-        for edge in self.spec.edges:
+        for edge in self.plan.shape.edges.values():
             target = self.guardians[edge.target]
             receiver: Receiver = target
             if edge.feedback is not None:
                 receiver = FeedbackEdge(edge.source, target, edge.feedback, cycles[edge.target])
-            else:
-                target.inputs += 1
-                signature = self._signature(edge.target)
-                if signature is not None and signature.pairs:
-                    receiver = Entrance(edge.source, target)
-                elif signature is not None and signature.tells_inputs(self.spec.nodes[edge.target].args):
-                    receiver = TellingEntrance(edge.source, target)
+            elif (entrance := self.plan.nodes[edge.target].entrance) is not None:
+                receiver = entrance(edge.source, target)
             ports[edge.source].setdefault(edge.port or "", []).append(receiver)
         for node, guardian in self.guardians.items():
             guardian.connect(ports[node])
-        for node in self.spec.inputs():
-            self.guardians[node].inputs += 1
 
     def _cycles(self) -> dict[str, Cycle]:
         """The loop of each node that stands in one."""
         found = {}
-        for part in loops(self.shape):
+        for loop in self.plan.loops:
             cycle = Cycle(self.scheduler.loop)
-            cycle.heads = {e.target for e in self.spec.edges if e.feedback is not None and e.target in part}
-            for node in part:
+            cycle.heads = set(loop.heads)
+            for node in loop.nodes:
                 guardian = self.guardians[node]
                 guardian.cycle = found[node] = cycle
                 cycle.nodes.append(guardian)
         return found
-
-    def _skips(self, behaviours: Mapping[str, Behaviour]) -> None:
-        """Have the nodes between a split and a join say what gives nothing."""
-        joins = [node for node in self.spec.nodes if (known := self._signature(node)) is not None and known.pairs]
-        if joins:
-            routes = {node for node, behaviour in behaviours.items() if behaviour.routes}
-            for node in between(self.shape, joins, routes):
-                signature = self._signature(node)
-                if signature is None or signature.results in ("one", "some"):
-                    self.guardians[node].skips = True
 
 
 def _bind(operator: str, args: Mapping[str, Any], operators: Mapping[str, Operator], binding: Binding) -> Behaviour:

@@ -1,0 +1,158 @@
+"""The plan of a graph: what its wiring takes from the spec and its operators' signatures alone, worked out once.
+
+What depends on the user's functions is no part of it: a notebook may define them anew between two runs.
+
+A plan is kept as long as its spec lives, and used again for that very spec only, while all that it was made from is as
+it was: nodes, edges, arguments and signatures are compared before each use, mostly by identity.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aiflow_jupyter.graph.bounds import bounds
+from aiflow_jupyter.graph.policy import Policy
+from aiflow_jupyter.graph.shape import Shape
+from aiflow_jupyter.graph.signatures import OperatorSignature
+from aiflow_jupyter.graph.spec import EdgeSpec, GraphSpec, NodeSpec
+from aiflow_jupyter.runtime.behaviour import Operator
+from aiflow_jupyter.runtime.edges import Entrance, TellingEntrance
+from aiflow_jupyter.runtime.topology import between, loops
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """What is known of a node before its function is.
+
+    Attributes:
+        declared: the node of the spec.
+        policy: what its operator is bound with: a join that declares no `hold` gets the one that its branches ask for.
+        sources: the nodes that lead to it, in the order of the edges, feedback apart.
+        inputs: how many times `end` comes to it: by each of these edges, or once from the run.
+        bound: data events that it may own.
+        entrance: what stands before it on each of these edges, where it tells its inputs apart.
+        skips: it stands between a split and a join, so that what gives nothing there has to say so.
+        leads_to_join: so that this is so, too, where it routes.
+    """
+
+    declared: NodeSpec
+    policy: Policy
+    sources: tuple[str, ...]
+    inputs: int
+    bound: int
+    entrance: type[Entrance] | None
+    skips: bool
+    leads_to_join: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Nodes that can all reach one another, and those of them that a feedback edge leads to."""
+
+    nodes: tuple[str, ...]
+    heads: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is known of a graph before its functions are.
+
+    Attributes:
+        nodes: by name, in the order of the graph.
+        shape: of the graph.
+        loops: those that feedback edges close.
+    """
+
+    nodes: Mapping[str, NodePlan]
+    shape: Shape
+    loops: tuple[Loop, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A plan, and what it was made from, apart from what it could change with."""
+
+    spec: weakref.ref[GraphSpec]
+    nodes: dict[str, NodeSpec]
+    edges: list[EdgeSpec]
+    args: list[dict[str, Any]]
+    signatures: list[OperatorSignature | None]
+    plan: Plan
+
+    def fits(self, spec: GraphSpec, signatures: list[OperatorSignature | None]) -> bool:
+        """Whether the plan is still that of the spec, whose lists and mappings may have been changed in place."""
+        return (
+            self.spec() is spec
+            and self.nodes == spec.nodes
+            and list(self.nodes) == list(spec.nodes)
+            and self.edges == spec.edges
+            and self.signatures == signatures
+            and self.args == [node.args for node in spec.nodes.values()]
+        )
+
+
+_KEPT: Final[dict[int, _Kept]] = {}
+"""By the identity of the spec, which takes its entry along when it goes."""
+
+
+def plan_of(spec: GraphSpec, operators: Mapping[str, Operator]) -> Plan:
+    """The plan of a graph that passed its checks.
+
+    Args:
+        spec: the graph.
+        operators: the known operators.
+    """
+    key = id(spec)
+    known = (operators.get(node.operator) for node in spec.nodes.values())
+    signatures = [None if operator is None else operator.signature for operator in known]
+    kept = _KEPT.get(key)
+    if kept is None or not kept.fits(spec, signatures):
+        made = _made(spec, operators, dict(zip(spec.nodes, signatures, strict=True)))
+        args = [copy.deepcopy(node.args) for node in spec.nodes.values()]
+        reference = weakref.ref(spec, lambda _: _KEPT.pop(key, None))
+        kept = _KEPT[key] = _Kept(reference, dict(spec.nodes), list(spec.edges), args, signatures, made)
+    return kept.plan
+
+
+def _made(
+    spec: GraphSpec, operators: Mapping[str, Operator], signatures: Mapping[str, OperatorSignature | None]
+) -> Plan:
+    shape = Shape(spec)
+    bound = {each.node: each for each in bounds(spec, {n: o.signature for n, o in operators.items()}, shape).nodes}
+    joins = [node for node, signature in signatures.items() if signature is not None and signature.pairs]
+    partly, leading = between(shape, joins)
+    nodes = {}
+    for node, declared in spec.nodes.items():
+        signature = signatures[node]
+        policy = declared.policy
+        if signature is not None and signature.pairs and policy.hold is None:
+            policy = policy.model_copy(update={"hold": bound[node].hold})
+        sources = tuple(shape.edges[index].source for index in shape.into[node])
+        says = signature is None or signature.results in ("one", "some")
+        nodes[node] = NodePlan(
+            declared,
+            policy,
+            sources,
+            len(sources) or 1,
+            bound[node].events,
+            _entrance(signature, declared),
+            says and node in partly,
+            says and node in leading,
+        )
+    closed = [
+        Loop(tuple(part), frozenset(shape.edges[index].target for index in shape.feedback) & frozenset(part))
+        for part in loops(shape)
+    ]
+    return Plan(nodes, shape, tuple(closed))
+
+
+def _entrance(signature: OperatorSignature | None, declared: NodeSpec) -> type[Entrance] | None:
+    if signature is None:
+        return None
+    if signature.pairs:
+        return Entrance
+    return TellingEntrance if signature.tells_inputs(declared.args) else None
