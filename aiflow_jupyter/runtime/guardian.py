@@ -38,7 +38,6 @@ The paper is arXiv 2608.00558, algorithm 1; where it is silent the rules are thi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from aiflow_jupyter.errors import RunError, where_raised
@@ -48,6 +47,7 @@ from aiflow_jupyter.runtime.admission import MOST_CONTROLS, Admission, Parked, s
 from aiflow_jupyter.runtime.behaviour import Behaviour
 from aiflow_jupyter.runtime.cycle import FLUSH, Cycle
 from aiflow_jupyter.runtime.edges import Fed
+from aiflow_jupyter.runtime.endings import INCOMPLETE, Endings, answering, close
 from aiflow_jupyter.runtime.scheduler import Scheduler
 
 BUCKETS: Final = 64
@@ -123,15 +123,14 @@ class Guardian(Admission):
         "behaviour",
         "blocked_ns",
         "bound",
-        "broken",
         "call",
         "closed",
         "cycle",
         "done",
         "emitted",
+        "endings",
         "ends",
         "errors",
-        "finishes",
         "first_ns",
         "held_ns",
         "histogram",
@@ -150,6 +149,7 @@ class Guardian(Admission):
         "service_ns",
         "single",
         "unrouted",
+        "unsaid",
         "wait_ns",
         "workers",
     )
@@ -172,13 +172,13 @@ class Guardian(Admission):
         self.owner = owner
         self.workers = policy.workers
         self.bound = policy.bound if bound is None else bound
-        self.inputs = 0
         self.ports: dict[str, tuple[Receiver, ...]] = {}
         self.single: Receiver | None = None
         self.cycle: Cycle | None = None
         self.ends = 0
-        self.finishes: dict[str, tuple[int, Event]] = {}
-        self.broken: set[str] = set()
+        self.inputs = 0
+        self.endings = Endings()
+        self.unsaid = ""  # the answer whose finish acts here and has not gone on
         self.closed = self.done = self.paused = False
         self.partial = False  # an input was cut off
         self.processed = self.emitted = self.errors = self.unrouted = self.retries = 0
@@ -363,9 +363,19 @@ class Guardian(Admission):
                     elif not inside or getattr(node, "cycle", None) is self.cycle:
                         node.signal(event)
         if kind == "error":
-            self.broken.add(event.lineage)
+            self.endings.broke(event.lineage)
+            if event.source == self.node == answering(event.lineage):  # nobody else says a last word on it
+                self._pass(close(event))
+        elif kind == "finish":
+            self._said(event.lineage)
         elif kind == "end":
             self._finished()
+
+    def _said(self, lineage: str) -> None:
+        """The last word on an answer has gone on."""
+        self.endings.passed(lineage)
+        if lineage == self.unsaid:
+            self.unsaid = ""
 
     def _report(self, event: Event, now: int, sender: Parked) -> None:
         """Send what an `error` event of this node tells to whoever handles its failures."""
@@ -392,7 +402,7 @@ class Guardian(Admission):
             event.sequence,
             self.scheduler.clock(),
             event.lineage if lineage is None else lineage,
-            _INCOMPLETE,
+            INCOMPLETE,
         )
 
     def _served(self, took: int) -> None:
@@ -403,30 +413,23 @@ class Guardian(Admission):
 
     # -- control
 
-    def _due(self, event: Event) -> bool:
-        """Whether a control event acts now.
+    def _due(self, event: Event) -> Event | None:
+        """What acts now for a control event; None for nothing.
 
-        With several inputs `finish` and `end` wait for the last of them, or `finish` for the end where some give none;
-        an answer that broke off never finishes. The end of a loop's head waits for the loop.
+        With several inputs `end` waits for the last of them, and `finish` for those that give to its answer
+        (`endings.py`). The end of a loop's head waits for the loop.
         """
         if event.kind == "end":
             self.ends += 1
             self.partial = self.partial or not event.complete
             if self.ends < self.inputs:
-                return False
+                return None
             if self.cycle is not None and self.node in self.cycle.heads and self.ends == self.inputs:
                 self.cycle.defer(self)
-                return False
-            return True
-        if event.kind == "finish":
-            if event.lineage in self.broken:
-                return False
-            if self.inputs > 1:
-                count = self.finishes.pop(event.lineage, (0, event))[0] + 1
-                if count < self.inputs:
-                    self.finishes[event.lineage] = (count, event)
-                    return False
-        return True
+                return None
+        elif event.kind == "finish":
+            return self.endings.take(event, self.inputs)
+        return event
 
     def release(self) -> None:
         """Let the end that was put aside for the loop pass."""
@@ -435,13 +438,28 @@ class Guardian(Admission):
     def _passing(self, event: Event) -> Iterator[Event]:
         """What leaves because of a control event: what the operator held back, and the event itself."""
         if event.kind == "end":
-            waiting = [finish for _, finish in self.finishes.values() if finish.lineage not in self.broken]
-            self.finishes.clear()
+            waiting = self.endings.left()
             if self.partial:  # what did not finish by every input may lack what the one that was cut off had to give
                 waiting = []
-                event = Event("end", source=self.node, meta=_INCOMPLETE)
+                event = Event("end", source=self.node, meta=INCOMPLETE)
             for finish in waiting:
                 yield from self._passing(finish)
+        elif event.kind == "finish" and self.behaviour.control is not None:
+            yield from self._last_word(event)
+            return
+        yield from self._controlled(event)
+
+    def _last_word(self, finish: Event) -> Iterator[Event]:
+        """What leaves because of a finish, which itself may be what is to go no further, or not yet."""
+        if finish.complete:
+            self.unsaid = finish.lineage
+            yield from self._controlled(finish)
+            if not self.unsaid or self.policy.effect == "speculative":
+                return
+        yield close(finish)
+
+    def _controlled(self, event: Event) -> Iterator[Event]:
+        """What the operator makes of a control event."""
         control = self.behaviour.control
         if control is not None:
             try:
@@ -499,7 +517,7 @@ class Guardian(Admission):
             self.cycle.settled()
 
     def _pass_end(self) -> None:
-        end = Event("end", source=self.node, meta=_INCOMPLETE)
+        end = Event("end", source=self.node, meta=INCOMPLETE)
         for receivers in self.ports.values():
             for receiver in receivers:
                 receiver.signal(end)
@@ -509,13 +527,15 @@ class Guardian(Admission):
 
         What came of it before is a part, so no finish follows.
         """
-        self.broken.update(event.lineage for event, giver in self.waiters if giver.node == sender.node)
+        for event, giver in self.waiters:
+            if giver.node == sender.node:
+                self.endings.broke(event.lineage)
         self.waiters = type(self.waiters)(each for each in self.waiters if each[1].node != sender.node)
         if self.inputs == 1:
             data = [entry for entry in self.queue if entry[1] >= 0]
             for event, stamp in data:
                 self.queue.remove((event, stamp))
-                self.broken.add(event.lineage)
+                self.endings.broke(event.lineage)
                 if self.bytes_limit:
                     self._let_go(event)
         self._let_in(self.scheduler.clock())
@@ -526,7 +546,7 @@ class Guardian(Admission):
         self.queue.clear()
         self.waiters.clear()
         self.exempt = self.fed = 0
-        self.finishes.clear()
+        self.endings.clear()
 
     async def wait_closed(self) -> None:
         """Wait until no asynchronous code of this node runs any more, then release what the node holds open."""
@@ -545,6 +565,3 @@ def _lightened(error: BaseException) -> None:
     for each in (error, error.__cause__, error.__context__):
         if each is not None:
             each.__traceback__ = None
-
-
-_INCOMPLETE = MappingProxyType({"complete": False})

@@ -264,8 +264,9 @@ class InlineGuardian(Guardian):
 
     def _control(self, event: Event) -> bool:
         """Let a control event act; True when nothing of it is left to be done."""
-        if self._due(event):
-            self._rest = self._passing(event)
+        due = self._due(event)
+        if due is not None:
+            self._rest = self._passing(due)
             self._pump()
         return not self.pending and self._rest is None
 

@@ -96,7 +96,7 @@ class PartitionedGuardian(WorkerGuardian):
         if self.inputs == 1:
             for laid in self._laid.values():
                 for taken in [each for each in laid if each.waits]:
-                    self.broken.add(taken.event.lineage)
+                    self.endings.broke(taken.event.lineage)
                     self._take_out(taken, laid)
         super().forget(sender)
 

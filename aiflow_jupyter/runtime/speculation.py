@@ -15,6 +15,7 @@ from aiflow_jupyter.errors import RunError
 from aiflow_jupyter.events import DATA, Event
 from aiflow_jupyter.graph.bounds import MOST_SPECULATIVE
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding
+from aiflow_jupyter.runtime.endings import close
 
 MOST_VERDICTS: Final = 1_024
 """Verdicts that are remembered for what is made after them."""
@@ -120,8 +121,8 @@ class _Held:
                 yield out
             elif out.lineage in self._events:
                 self._events[out.lineage].append(out)
-            elif self._verdict(out.lineage) is not False:
-                yield out
+            else:
+                yield out if self._verdict(out.lineage) is not False else close(out)
 
     def _judge(self, event: Event) -> Iterator[Event]:
         """Let go or discard what a control event decides on."""
@@ -131,21 +132,24 @@ class _Held:
             if len(self._verdicts) > MOST_VERDICTS:
                 del self._verdicts[next(iter(self._verdicts))]
             for lineage in [each for each in self._events if _covers(event.lineage, each)]:
-                yield from self._settle(lineage, let_go=kind == "commit")
+                for out in self._settle(lineage):
+                    if kind == "commit":
+                        yield out
+                    elif out.kind == "finish":
+                        yield close(out)
         elif kind in ("error", "restart"):
-            list(self._settle(event.lineage, let_go=False))
+            self._settle(event.lineage)
             self._verdicts.pop(event.lineage, None)
         elif kind == "end":
             for lineage in list(self._events):
-                list(self._settle(lineage, let_go=False))
+                self._settle(lineage)
 
-    def _settle(self, lineage: str, *, let_go: bool) -> Iterator[Event]:
+    def _settle(self, lineage: str) -> list[Event]:
+        """What was held of a lineage, which is held no more."""
         cancel = self._timers.pop(lineage, None)
         if cancel is not None:
             cancel()
-        events = self._events.pop(lineage, [])
-        if let_go:
-            yield from events
+        return self._events.pop(lineage, [])
 
 
 def _covers(verdict: str, lineage: str) -> bool:

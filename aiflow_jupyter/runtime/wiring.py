@@ -15,6 +15,7 @@ from aiflow_jupyter.runtime.attempts import govern
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
 from aiflow_jupyter.runtime.cycle import Cycle
 from aiflow_jupyter.runtime.edges import FeedbackEdge
+from aiflow_jupyter.runtime.endings import giving
 from aiflow_jupyter.runtime.guardian import Guardian, Owner, Receiver
 from aiflow_jupyter.runtime.inline import CUT_EVERY, InlineGuardian
 from aiflow_jupyter.runtime.partitioned import PartitionedGuardian
@@ -126,6 +127,8 @@ class _Wiring:
             sized = plan.declared.policy.queue_bytes is not None  # whatever comes is measured
             guardian = self._guardian(node, plan, behaviour, cut=sized or node in queueing)
             guardian.inputs = plan.inputs
+            if plan.inputs > 1:
+                guardian.endings.giving = giving(self.plan.shape, plan.sources)
             guardian.skips = plan.skips or (plan.leads_to_join and behaviour.routes)
             self.guardians[node] = guardian
         self._connect()

@@ -353,11 +353,12 @@ class WorkerGuardian(Guardian):
                 self._wake()
             await self._turn(ticket)
         self._fenced = self._loose
-        if self._due(event):
-            for out in self._passing(event):
+        due = self._due(event)
+        if due is not None:
+            for out in self._passing(due):
                 if self.behaviour.recalls and out.kind in DATA:
                     await self._recall(out, worker)
-                elif out.kind != "finish" or out.lineage not in self.broken:
+                elif out.kind != "finish" or not out.complete or out.lineage not in self.endings.broken:
                     await self._send(out, worker)
         self._fenced = False
         if self._ordered:

@@ -205,6 +205,7 @@ class Tap:
         self.trial, self.receiver, self.edge = trial, receiver, edge
         self.inline = receiver.inline
         self.log: list[Event] = []
+        self.words: list[str] = []  # the lineages on which a last word came by this edge
 
     @property
     def cycle(self) -> Any:
@@ -223,7 +224,10 @@ class Tap:
 
     def signal(self, event: Event) -> None:
         assert event.kind not in DATA
-        self.log.append(event)
+        if event.kind == "finish":
+            self.words.append(event.lineage)
+        if event.kind != "finish" or event.complete:  # what is not is for guardians alone
+            self.log.append(event)
         self.receiver.signal(event)
 
     def tell(self, event: Event, sender: Any) -> None:

@@ -19,6 +19,8 @@ from graphs import Boom, Lab, Seen, assert_sane_figures, burst, make_run, source
 from hypothesis import example, given
 from hypothesis import strategies as st
 from random_graphs import (
+    ANSWERS,
+    COUNT,
     MODES,
     Node,
     Plan,
@@ -89,6 +91,15 @@ def assert_models(trial: Trial) -> None:
             assert_same(told(tap.log), by_port(expected, port), loose=loose)
 
 
+def assert_last_words(trial: Trial) -> None:
+    """Every edge brought one last word on each answer, and nothing of one is remembered after it."""
+    for tap in trial.taps.values():
+        assert sorted(tap.words) == [lineage_of(number) for number in range(0, COUNT, COUNT // ANSWERS)], tap.edge
+    for guardian in trial.run.guardians.values():
+        assert not guardian.endings.broken, guardian.node
+        assert not guardian.endings.left(), guardian.node
+
+
 def _about(failure, payload: str) -> bool:
     return failure.sequence == int(payload.partition(".")[0].partition(";")[0])
 
@@ -123,6 +134,7 @@ def test_nothing_is_lost_repeated_or_out_of_order_where_nothing_may_be_dropped(p
     def check(trial: Trial) -> None:
         assert trial.run.state == "done", trial.error
         assert_models(trial)
+        assert_last_words(trial)
         assert all(guardian.dropped == 0 for guardian in trial.run.guardians.values())
         for name, sink in trial.sinks.items():
             assert sum(len(tap.log) for tap in trial.into(f"sink_{name}")) >= len(sink.events)
@@ -137,6 +149,7 @@ def test_what_overflow_drops_is_counted_and_the_rest_is_as_if_it_had_never_come(
     def check(trial: Trial) -> None:
         assert trial.run.state == "done", trial.error
         assert_models(trial)
+        assert_last_words(trial)
         assert_sane_figures(trial.run)
 
     tried(plan, check, slow_sinks=slow)
@@ -190,6 +203,7 @@ def test_after_cancel_nothing_is_called_given_or_open(plan: Plan, after_ms: int,
         if drain:
             assert trial.run.state == "done"
             assert_models(trial)
+            assert_last_words(trial)
         assert trial.run.still_running == []
         assert_sane_figures(trial.run)
 

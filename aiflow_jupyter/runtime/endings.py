@@ -1,0 +1,111 @@
+"""How answers end at a node: which inputs have said their last word on one, and which answers broke off.
+
+The last word on an answer is its `finish`. Where that goes no further, because a part of the answer failed on the way
+or an operator keeps the finish for itself, a *close* takes its place: a `finish` that is not complete. It is for
+guardians alone, no operator sees it. So every edge that an answer can come by brings just one last word on it, and
+
+    with several inputs   the finish goes on once all inputs that the answering node leads to have given their last word
+    what broke off        is remembered until then, and no longer
+
+The values that are put into a run have no finish, so none of them is remembered. Where a last word never comes (a node
+was stopped), or a failure comes after it (out of a loop), at most `MOST_BROKEN` stay, and the oldest is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import cache
+from types import MappingProxyType
+from typing import Final
+
+from aiflow_jupyter.events import Event
+from aiflow_jupyter.graph.shape import Shape
+
+MOST_BROKEN: Final = 4_096
+"""Answers that broke off and are remembered at one node, until their last word."""
+
+INCOMPLETE: Final = MappingProxyType({"complete": False})
+
+
+def close(word: Event) -> Event:
+    """What takes the place of an answer's `finish`, for guardians."""
+    return Event("finish", None, word.conversation, word.source, word.sequence, word.time, word.lineage, INCOMPLETE)
+
+
+def answering(lineage: str) -> str:
+    """The node that gives an answer, by the answer's lineage; empty for what is none.
+
+    >>> answering("0/0.ask+1"), answering("0")
+    ('ask', '')
+    """
+    return lineage.rpartition("/")[2].partition(".")[2].partition("+")[0]
+
+
+class Endings:
+    """What one node knows of the answers that come to their end.
+
+    Attributes:
+        broken: answers that broke off, until their last word.
+        giving: by how many of the inputs a node's answers can come; 0 where that is not known.
+    """
+
+    __slots__ = ("_partly", "broken", "giving")
+
+    def __init__(self) -> None:
+        self.broken: dict[str, None] = {}
+        self.giving: Callable[[str], int] = lambda _node: 0
+        self._partly: dict[str, tuple[int, Event]] = {}  # answers whose last word has come by some inputs
+
+    def broke(self, lineage: str) -> None:
+        """An answer, or an event of it, failed here or before."""
+        if lineage.isdecimal():  # an input of the run
+            return
+        self.broken[lineage] = None
+        if len(self.broken) > MOST_BROKEN:
+            del self.broken[next(iter(self.broken))]
+
+    def passed(self, lineage: str) -> None:
+        """The last word on an answer has gone on."""
+        self.broken.pop(lineage, None)
+
+    def take(self, word: Event, inputs: int) -> Event | None:
+        """Take in the last word of one of the inputs; gives what goes on of all of them, None while others are to come.
+
+        Args:
+            word: a finish, or a close.
+            inputs: how many inputs there are.
+        """
+        lineage = word.lineage
+        if inputs > 1:
+            count, before = self._partly.pop(lineage, (0, word))
+            word = before if before.complete else word
+            if count + 1 < (self.giving(answering(lineage)) or inputs):
+                self._partly[lineage] = count + 1, word
+                return None
+        return close(word) if lineage in self.broken and word.complete else word
+
+    def left(self) -> list[Event]:
+        """At the end: the finishes that came by some inputs, of answers that did not break off."""
+        words = [word for _, word in self._partly.values() if word.complete and word.lineage not in self.broken]
+        self._partly.clear()
+        return words
+
+    def clear(self) -> None:
+        """Forget what is open."""
+        self._partly.clear()
+
+
+def giving(shape: Shape, sources: Collection[str]) -> Callable[[str], int]:
+    """Says by how many of a node's inputs the answers of another node can come.
+
+    Args:
+        shape: the graph.
+        sources: where the inputs come from.
+    """
+
+    @cache
+    def by(node: str) -> int:
+        reached = shape.reached([node]) if node in shape.bit else 0
+        return sum(reached & shape.bit[source] > 0 for source in sources)
+
+    return by
