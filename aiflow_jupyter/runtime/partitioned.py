@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Hashable
-from typing import Final, NamedTuple
+from collections.abc import Hashable
+from typing import NamedTuple
 
 from aiflow_jupyter.events import DATA, Event
 from aiflow_jupyter.graph.policy import Policy
@@ -19,6 +19,7 @@ from aiflow_jupyter.runtime.admission import CONTROL_STAMP, skip
 from aiflow_jupyter.runtime.behaviour import Behaviour
 from aiflow_jupyter.runtime.guardian import Guardian, Owner
 from aiflow_jupyter.runtime.scheduler import Scheduler
+from aiflow_jupyter.runtime.state import Key
 from aiflow_jupyter.runtime.workers import Worker, WorkerGuardian, told_to_stop
 
 
@@ -36,14 +37,17 @@ class _Taken(NamedTuple):
         return self.stamp >= 0 and self.event.kind in DATA
 
 
-_NO_KEY: Final = object()
+class _Unknown(NamedTuple):
+    """Stands for the key of an event that has none, and says why."""
+
+    error: BaseException
 
 
 class PartitionedGuardian(WorkerGuardian):
     """See the module.
 
     Args:
-        key: gives an event's key; whatever it raises is a failure of the event.
+        key: gives an event's key, once; whatever it raises is a failure of the event.
     """
 
     __slots__ = ("_fed_aside", "_key", "_laid", "_resumed", "_waiting")
@@ -57,7 +61,7 @@ class PartitionedGuardian(WorkerGuardian):
         owner: Owner,
         bound: int | None = None,
         *,
-        key: Callable[[Event], Hashable],
+        key: Key,
     ) -> None:
         super().__init__(node, behaviour, policy, scheduler, owner, bound)
         self._key = key
@@ -148,8 +152,8 @@ class PartitionedGuardian(WorkerGuardian):
         try:
             key = self._key(event)
             laid = self._laid.get(key)
-        except BaseException:  # noqa: BLE001 - the call meets it again, as a failure in its place
-            key, laid = _NO_KEY, None
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is a failure of the event, in its place
+            key, laid = _Unknown(error), None
         taken = _Taken(ticket, event, stamp, key)
         if laid is not None:
             laid.append(taken)
@@ -157,7 +161,7 @@ class PartitionedGuardian(WorkerGuardian):
             self.exempt -= stamp >= 0
             self._fed_aside += stamp < 0
             return None
-        if key is not _NO_KEY:
+        if not isinstance(key, _Unknown):
             self._laid[key] = deque()
         self._book(taken)
         return taken
@@ -171,9 +175,10 @@ class PartitionedGuardian(WorkerGuardian):
 
     def _next(self, key: Hashable) -> _Taken | None:
         """The next event of a key that was just served; None frees the key."""
-        laid = self._laid.get(key)
+        laid = None if isinstance(key, _Unknown) else self._laid.get(key)
         if not laid:
-            self._laid.pop(key, None)
+            if laid is not None:
+                del self._laid[key]
             return None
         taken = laid.popleft()
         self._waiting -= 1
@@ -234,14 +239,17 @@ class PartitionedGuardian(WorkerGuardian):
                 scheduler.run_ready()
             if self.queue:
                 self._wake()
+            if isinstance(taken.key, _Unknown):
+                self._served(0)
+                await self._failed_call(taken.ticket, event, taken.key.error, worker)
+                return
+            self._key.serving[id(event)] = taken.key
             if self.behaviour.mode == "stream":
                 await self._stream(taken.ticket, event, worker)
                 return
             scheduler.current = self
             start = worker.since = scheduler.clock()
             try:
-                if taken.key is _NO_KEY:
-                    self._key(event)
                 out = await self.call(event)
                 results = self._results(event, out)
             except BaseException as error:
@@ -258,3 +266,4 @@ class PartitionedGuardian(WorkerGuardian):
                     await self._send(out, worker)
         finally:
             self._in_service -= 1
+            self._key.serving.pop(id(event), None)

@@ -24,13 +24,14 @@ from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from aiflow_jupyter.errors import RunError, words
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph.bounds import MOST_TOGETHER
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.runtime.behaviour import Behaviour
+from aiflow_jupyter.runtime.returned import decision
 from aiflow_jupyter.runtime.threads import NodeThreads
 
 State = dict[Any, Any]
@@ -43,7 +44,7 @@ def keep(
     behaviour: Behaviour,
     node: str,
     policy: Policy,
-    key: Callable[[Event], Hashable] | None,
+    key: Key | None,
     threads: Callable[[], NodeThreads],
     *,
     threaded: bool,
@@ -70,7 +71,51 @@ def keep(
     return replace(behaviour, call=_shared(behaviour, transaction))
 
 
-def _by_key(behaviour: Behaviour, node: str, most: int, key: Callable[[Event], Hashable]) -> Callable[..., Any]:
+class Key:
+    """Gives an event's key: what the function of the policy `key` returns for it.
+
+    The function is called once for an event that its guardian has in service, for whoever asks.
+
+    Args:
+        node: names errors.
+        name: the function's name.
+        function: itself.
+        whole: it is given the whole event.
+
+    Attributes:
+        serving: the keys of the events in service, by the identity of the event.
+    """
+
+    __slots__ = ("_function", "_name", "_node", "_whole", "serving")
+
+    def __init__(self, node: str, name: str, function: Callable[[Any], Any], *, whole: bool) -> None:
+        self._node = node
+        self._name = name
+        self._function = function
+        self._whole = whole
+        self.serving: dict[int, Hashable] = {}
+
+    def __call__(self, event: Event) -> Hashable:
+        """The key of an event.
+
+        Raises:
+            RunError: the function returned none; else whatever it raises.
+        """
+        if id(event) in self.serving:
+            return self.serving[id(event)]
+        key = decision(self._name, self._function(event if self._whole else event.payload))
+        try:
+            hash(key)
+        except TypeError as error:
+            raise RunError(
+                f"node {self._node!r}: {self._name!r} returned a {type(key).__name__} as a key, which has no hash",
+                code="AF303",
+                hint="return a text, a number, or a tuple of these",
+            ) from error
+        return cast("Hashable", key)
+
+
+def _by_key(behaviour: Behaviour, node: str, most: int, key: Key) -> Callable[..., Any]:
     states: dict[Hashable, State] = {}
 
     inner: Callable[..., Any] = behaviour.call

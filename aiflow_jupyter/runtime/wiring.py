@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.events import Event
@@ -20,10 +20,9 @@ from aiflow_jupyter.runtime.guardian import Guardian, Owner, Receiver
 from aiflow_jupyter.runtime.inline import CUT_EVERY, InlineGuardian
 from aiflow_jupyter.runtime.partitioned import PartitionedGuardian
 from aiflow_jupyter.runtime.plan import NodePlan, plan_of
-from aiflow_jupyter.runtime.returned import decision
 from aiflow_jupyter.runtime.scheduler import Scheduler
 from aiflow_jupyter.runtime.speculation import speculate
-from aiflow_jupyter.runtime.state import in_turn, keep
+from aiflow_jupyter.runtime.state import Key, in_turn, keep
 from aiflow_jupyter.runtime.threads import NodeThreads
 from aiflow_jupyter.runtime.topology import cuts
 from aiflow_jupyter.runtime.workers import WorkerGuardian
@@ -117,6 +116,7 @@ class _Wiring:
         self.timers = timers
         self.guardians: dict[str, Guardian] = {}
         self.threads: dict[str, NodeThreads] = {}
+        self.keys: dict[str, Key] = {}
 
     def wired(self) -> Wired:
         behaviours = {node: self._behaviour(node, plan) for node, plan in self.plan.nodes.items()}
@@ -181,11 +181,13 @@ class _Wiring:
             self.threads[node] = NodeThreads(node, self.plan.nodes[node].declared.policy.workers, self.scheduler.loop)
         return self.threads[node]
 
-    def _key(self, node: str) -> Callable[[Event], Hashable] | None:
+    def _key(self, node: str) -> Key | None:
         """What gives an event's key, where the node's state is partitioned."""
         policy = self.plan.nodes[node].declared.policy
         if policy.state != "partitioned" or policy.key is None:
             return None
+        if node in self.keys:
+            return self.keys[node]
         function = self.common.functions.get(policy.key)
         if function is None:
             raise ConfigError(
@@ -193,8 +195,8 @@ class _Wiring:
                 code="AF205",
                 hint="define it in a cell before, then run again",
             )
-        name, whole = policy.key, hints.read(function).event
-        return lambda event: cast("Hashable", decision(name, function(event if whole else event.payload)))
+        self.keys[node] = Key(node, policy.key, function, whole=hints.read(function).event)
+        return self.keys[node]
 
     def _retried(self, node: str) -> None:
         self.guardians[node].retries += 1

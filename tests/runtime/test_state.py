@@ -282,3 +282,91 @@ async def test_what_can_not_be_copied_fails_the_call_that_put_it_there(mode):
     (failure,) = failures.data
     assert (failure.sequence, failure.error.code) == (2, "AF615")
     assert "node 'work': `state`, as the call for event 2 left it, can't be copied: TypeError" in str(failure.error)
+
+
+def asked_for_keys(keys):
+    """A key function that notes what it is asked for, and gives a key for each payload."""
+    asked = []
+
+    def key(number):
+        asked.append(number)
+        return keys(number)
+
+    return key, asked
+
+
+@pytest.mark.parametrize("extras", [STATE, frozenset()])
+@pytest.mark.parametrize("mode", ["await", "stream"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_key_is_asked_for_once_for_each_event_however_often_it_is_tried(extras, mode, workers):
+    async def story(loop):
+        key, asked = asked_for_keys(lambda number: number % 2)
+        tried: list[int] = []
+
+        def go(event, state):
+            tried.append(event.payload)
+            if tried.count(event.payload) < 3:
+                raise Boom
+            state["count"] = state.get("count", 0) + 1
+            return event.derive((event.payload % 2, state["count"]))
+
+        async def call(event, *, state=None):
+            await asyncio.sleep(1)
+            return go(event, {} if state is None else state)
+
+        async def stream(event, *, state=None):
+            await asyncio.sleep(1)
+            yield go(event, {} if state is None else state)
+
+        policy = {"state": "partitioned", "key": "key", "workers": workers, "retry": 3, "backoff": 0.1}
+        work = Behaviour(mode, call if mode == "await" else stream, extras=extras)
+        seen = Seen()
+        nodes = {"src": source(burst(10)), "work": work, "sink": seen.behaviour()}
+        run = make_run(loop, nodes, [("src", "work"), ("work", "sink")], {"work": policy}, functions={"key": key})
+        await run.run("go")
+        assert sorted(asked) == list(range(10))
+        assert sorted(tried) == sorted(list(range(10)) * 3)
+        if extras:
+            assert sorted(seen.data) == [(side, count) for side in (0, 1) for count in range(1, 6)]
+        assert run.guardians["work"]._key.serving == {}
+
+    virtual.run(story)
+
+
+@pytest.mark.parametrize("extras", [STATE, frozenset()])
+@pytest.mark.parametrize("mode", ["await", "stream"])
+@pytest.mark.parametrize("order", ["source", "none"])
+def test_key_without_a_hash_is_a_failure_of_its_event_that_names_the_node(extras, mode, order):
+    async def story(loop):
+        def odd(number):
+            if number == 3:
+                raise Boom
+            return (number, []) if number % 2 else number
+
+        key, asked = asked_for_keys(odd)
+
+        async def call(event, *, state=None):
+            return event
+
+        async def stream(event, *, state=None):
+            yield event
+
+        policy = {"state": "partitioned", "key": "key", "workers": 2, "order": order}
+        seen, failures = Seen(), Seen()
+        nodes = {
+            "src": source(burst(6)),
+            "work": Behaviour(mode, call if mode == "await" else stream, extras=extras),
+            "sink": seen.behaviour(),
+            "bad": failures.behaviour(),
+        }
+        edges = [("src", "work"), ("work", "sink"), ("work", "bad", "error")]
+        run = make_run(loop, nodes, edges, {"work": policy}, functions={"key": key})
+        await run.run("go")
+        assert sorted(seen.data) == [0, 2, 4]
+        assert sorted(asked) == list(range(6))
+        errors = {failure.sequence: failure.error for failure in failures.data}
+        assert isinstance(errors.pop(3), Boom)
+        assert [error.code for error in errors.values()] == ["AF303"] * 2
+        assert all("node 'work': 'key' returned a tuple" in error.message for error in errors.values())
+
+    virtual.run(story)
