@@ -26,6 +26,7 @@ from aiflow_jupyter.errors import AiflowError, CommandError, RunCancelled, RunEr
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph.problems import nearest
 from aiflow_jupyter.graph.spec import GraphSpec
+from aiflow_jupyter.runtime.answered import MOST_ANSWERS, Answered
 from aiflow_jupyter.runtime.behaviour import Binding, Collected, Operator
 from aiflow_jupyter.runtime.bottleneck import Bottleneck, bottleneck
 from aiflow_jupyter.runtime.deadlock import Detector
@@ -46,13 +47,14 @@ class Result:
 
     Attributes:
         variables: what each `sink(var=...)` collected, by variable.
-        answers: the models' answers, in the order in which they were asked for.
+        answers: the models' answers, in the order in which they were asked for: the last 1,024, and `answers.let_go`
+            says how many there were before.
         status: the final figures.
         complete: False if a part of it was made from a stream that broke off.
     """
 
     variables: dict[str, Collected]
-    answers: list[Answer]
+    answers: Answered
     status: RunStatus
     complete: bool = True
 
@@ -138,7 +140,7 @@ class Run:
         self.spec = spec
         self.state: RunState = "ready"
         self.error: AiflowError | None = None
-        self.answers: list[Answer] = []
+        self.answers = Answered(self._answer_let_go)
         self.variables: dict[str, Collected] = {}
         self._scheduler = scheduler
         self._started = self._ended = 0
@@ -476,6 +478,11 @@ class Run:
         """A node kept a part of what was asked for from leaving: the result is not whole."""
         self._partial = True
         self.warn(node, text)
+
+    def _answer_let_go(self, answer: Answer) -> None:
+        """An answer is not listed any more."""
+        self._first_token = self._first_token or answer.first
+        self.warn("", f"the run lists its last {MOST_ANSWERS:,} answers, and not the {self.answers.let_go:,} before")
 
     def _may_change(self) -> bool:
         """Whether something outside the nodes may still bring the run on."""
