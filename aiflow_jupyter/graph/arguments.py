@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aiflow_jupyter.graph.hints import FunctionType
-from aiflow_jupyter.graph.problems import shown
+from aiflow_jupyter.graph.problems import alike, counted, indefinite, shown
 from aiflow_jupyter.graph.review import Path, Review
 from aiflow_jupyter.graph.signatures import OperatorSignature, Parameter
 from aiflow_jupyter.graph.spec import NodeSpec
@@ -47,13 +47,15 @@ class _Arguments:
         review = self.review
         signature = review.signature(node)
         before = review.wrong
-        if signature is not None:
+        if signature is not None and node not in review.lost:
             self.arguments(node, spec, signature)
+        elif signature is not None:
+            return
         elif spec.operator not in review.functions:
             hint = review.nearest(spec.operator, [*review.signatures, *review.functions])
             message = f"node {node!r}: no operator or function is called {spec.operator!r}"
             review.found(message, "AF201", ("nodes", node, "operator"), hint)
-        elif spec.args:
+        elif spec.args and node not in review.lost:
             message = f"node {node!r}: the function {spec.operator!r} takes no arguments here"
             review.found(message, "AF204", ("nodes", node, "args"), f"{node} = {spec.operator}")
         else:
@@ -64,16 +66,19 @@ class _Arguments:
     def arguments(self, node: str, spec: NodeSpec, signature: OperatorSignature) -> None:
         """Check the arguments of a standard operator."""
         review = self.review
+        meant: set[str] = set()
         for name, value in spec.args.items():
             path = ("nodes", node, "args", name)
             parameter = signature.parameter(name)
             if parameter is None:
-                hint = review.nearest(name, [p.name for p in signature.parameters])
+                known = [p.name for p in signature.parameters]
+                hint = review.nearest(name, known)
+                meant.add(alike(name, known))
                 review.found(f"node {node!r}: {spec.operator!r} has no argument {name!r}", "AF204", path, hint)
             else:
                 self.argument(node, spec.operator, parameter, value, path)
         for parameter in signature.parameters:
-            if parameter.required and parameter.name not in spec.args:
+            if parameter.required and parameter.name not in spec.args and parameter.name not in meant:
                 review.found(
                     f"node {node!r}: {spec.operator!r} needs {parameter.name!r}",
                     "AF204",
@@ -81,7 +86,7 @@ class _Arguments:
                     f"{spec.operator}({parameter.name}=...)",
                 )
         given = [name for name in signature.alternatives if name in spec.args]
-        if signature.alternatives and len(given) != 1:
+        if signature.alternatives and len(given) != 1 and meant.isdisjoint(signature.alternatives):
             review.found(
                 f"node {node!r}: {spec.operator!r} needs one of {', '.join(signature.alternatives)}"
                 + (f", not {' and '.join(given)}" if given else ""),
@@ -186,7 +191,7 @@ class _Arguments:
     def patterns(self, place: _Place, value: Any) -> None:
         """Check a mapping of labels to regular expressions."""
         if not isinstance(value, dict) or not 0 < len(value) <= MOST_ITEMS:
-            what = f"{len(value):,} patterns" if isinstance(value, dict) else shown(value)
+            what = counted(len(value), "pattern") if isinstance(value, dict) else shown(value)
             hint = '{secret: "(?i)password", code: "`[^`]+`"}'
             self.wrong(place, f" is {what}, not labels with regular expressions", hint)
             return
@@ -195,7 +200,7 @@ class _Arguments:
             if not isinstance(pattern, str):
                 self.wrong(place, f"{of} is {shown(pattern)}, not a text")
             elif len(pattern) > MOST_PATTERN:
-                message = f"{of} has {len(pattern):,} characters; at most {MOST_PATTERN}"
+                message = f"{of} has {len(pattern):,} characters; at most {MOST_PATTERN:,}"
                 self.wrong(place, message, "use a function instead")
             elif problem := self.pattern(pattern):
                 self.wrong(place, f"{of} {problem}")
@@ -225,7 +230,7 @@ class _Arguments:
             return
         if not callable(review.objects[name]):
             kind = type(review.objects[name]).__name__
-            review.found(f"node {node!r}: {name!r} is no function but a {kind}", "AF303", path)
+            review.found(f"node {node!r}: {name!r} is no function but {indefinite(kind)}", "AF303", path)
             return
         function = review.function(name)
         wrong, hint = self.sort(node, parameter, name, function)

@@ -66,3 +66,11 @@ CODES: Final[Mapping[str, tuple[Severity, str]]] = MappingProxyType(
     }
 )
 """What each code says, and whether the graph may run all the same."""
+
+CERTAIN: Final = frozenset(
+    {
+        *("AF201", "AF202", "AF203", "AF204", "AF205", "AF206", "AF207", "AF210", "AF303", "AF306", "AF307"),
+        *("AF401", "AF402", "AF403", "AF404", "AF406", "AF408", "AF412"),
+    }
+)
+"""What is wrong with a part of a graph whatever the rest of it is: told also where some of its text can't be read."""

@@ -12,11 +12,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from aiflow_jupyter.graph.problems import Place, shown
+from aiflow_jupyter.graph.slips import CLOSING, NAME, PIECE, meant, unclosed
 
 if TYPE_CHECKING:
     from lark import Lark, Tree
 
-GRAMMAR = r"""
+GRAMMAR = (
+    r"""
 statement: node | flow
 node: NAME "=" NAME arguments? settings?
 arguments: "(" (argument ("," argument)* ","?)? ")"
@@ -36,12 +38,14 @@ _items: (value ("," value)* ","?)?
 _pairs: pair ("," pair)* ","?
 pair: NAME "=" value
 
-NAME: /(?!\d)(?:\w|[^\x00-\x7f\s])+/
+NAME: /"""
+    + NAME
+    + r"""/
 STRING: /"(?:[^"\\\n]|\\.)*"/ | /'(?:[^'\\\n]|\\.)*'/
 NUMBER: /[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?(?![\w.])/
 %ignore /[ \t\f\r\n]+/
 """
-"""A name is lexed wider than it may be (accents and signs of every script), and checked when it is read."""
+)
 
 _INJECT = re.compile(r"\s*inject\s+(?!\d)\w")
 
@@ -56,30 +60,51 @@ def _parser() -> Lark:
 
 
 class SyntaxProblem(Exception):
-    """What is wrong with a statement, where within it (line and column from 1), and what was probably meant."""
+    """What is wrong with a statement, where within it (line and column from 1), and what was probably meant.
 
-    def __init__(self, message: str, place: Place, hint: str) -> None:
+    Attributes:
+        found: the statement's tree, where it is known in spite of that.
+    """
+
+    def __init__(self, message: str, place: Place, hint: str, found: Tree[Any] | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.place = place
         self.hint = hint
+        self.found = found
 
 
 def tree(statement: str) -> Tree[Any]:
     """The tree of one statement: a `node`, a `flow` or an `inject`.
 
     Raises:
-        SyntaxProblem: it can't be parsed.
+        SyntaxProblem: it can't be parsed; with the tree if brackets are all that it lacks.
     """
     from lark.exceptions import UnexpectedInput  # noqa: PLC0415
 
-    inject = _INJECT.match(statement) is not None
     try:
-        found: Any = _parser().parse(statement, start="inject" if inject else "statement")
+        return _parsed(statement)
     except UnexpectedInput as error:
-        what, (row, column) = _unexpected(error, statement)
-        hint = _slip(statement.split("\n")[row - 1], column) or _expected(error)
-        raise SyntaxProblem(what, (row, column), hint) from None
+        wrong = error
+    open_ = unclosed(statement)
+    if open_:
+        try:
+            found = _parsed(statement + "".join(CLOSING[bracket] for bracket, _ in reversed(open_)))
+        except UnexpectedInput as error:
+            wrong = error
+        else:
+            bracket, start = open_[-1]
+            lines = statement[:start].split("\n")
+            hint = f"write {CLOSING[bracket]} where it ends"
+            raise SyntaxProblem(f"{bracket!r} is not closed", (len(lines), len(lines[-1]) + 1), hint, found) from None
+    what, (row, column) = _unexpected(wrong, statement)
+    offset = sum(len(line) + 1 for line in statement.split("\n")[: row - 1]) + column - 1
+    raise SyntaxProblem(what, (row, column), meant(statement, offset) or _expected(wrong, statement[:offset])) from None
+
+
+def _parsed(statement: str) -> Tree[Any]:
+    inject = _INJECT.match(statement) is not None
+    found: Any = _parser().parse(statement, start="inject" if inject else "statement")
     return found if inject else found.children[0]
 
 
@@ -88,24 +113,11 @@ def _unexpected(error: Any, text: str) -> tuple[str, Place]:
     token = getattr(error, "token", None)
     if token is None and getattr(error, "char", None):
         return f"unexpected character {error.char!r}", (error.line, error.column)
-    if token is None or token.type == "$END":
-        lines = text.rstrip().split("\n")
-        return "the statement ends too early", (len(lines), len(lines[-1]) + 1)
+    lines = text.rstrip().split("\n")
+    end = (len(lines), len(lines[-1]) + 1)
+    if token is None or token.type == "$END" or (token.line, token.column) >= end:
+        return "the statement ends too early", end
     return f"unexpected {shown(str(token))}", (token.line, token.column)
-
-
-def _slip(line: str, column: int) -> str:
-    """What was probably meant, for the slips that are made most; empty where none fits."""
-    before, at = line[: column - 1], line[column - 1 :]
-    if at.startswith((">", "=>", "→", "⇒")) or (at.startswith("-") and at[1:2] in ("-", " ")):
-        return "an edge is written ->"
-    if at.startswith("-") and before[-1:].isalnum():
-        return "a name is letters, digits and _, without a hyphen"
-    if re.search(r"\blambda$", before.rstrip()) or at.startswith("lambda"):
-        return "name a function that is defined in an earlier cell"
-    if at.startswith(":"):
-        return "a value follows =, as in limit=4"
-    return ""
 
 
 _WORDS = {
@@ -127,29 +139,36 @@ _WORDS = {
 }
 
 
-def _expected(error: Any) -> str:
+def _expected(error: Any, before: str) -> str:
     allowed = getattr(error, "expected", None) or getattr(error, "allowed", None) or ()
-    names = sorted({_WORDS.get(str(item), "") for item in allowed} - {""})
+    open_ = unclosed(before)
+    closing = {CLOSING[open_[-1][0]]} if open_ else set()  # the parser's states are merged: it takes any for right
+    names = sorted({_WORDS.get(str(item), "") for item in allowed} - {""} - (set(CLOSING.values()) - closing))
     return f"expected {', '.join(names)}" if names else ""
 
 
-_PIECE = re.compile(
-    r"""(?P<comment>\#[^\n]*) | "(?:[^"\\\n]|\\[^\n])*" | '(?:[^'\\\n]|\\[^\n])*'
-    | (?P<open>[(\[{]) | (?P<close>[)\]}]) | (?P<newline>\n) | [^\#"'()\[\]{}\n]+ | ["'][^\n]*""",
+_BEGINS = re.compile(
+    rf"""[ \t\f]*(?:{NAME}[ \t]*=[ \t]*{NAME}[ \t]*[(\[] | inject[ \t]+{NAME}[ \t]*: | [^"'\#()\[\]{{}}=\n]*->)""",
     re.VERBOSE,
 )
-"""A comment, a whole string, a bracket, a newline, plain text, or all that follows a quote that is never closed."""
+"""A line that can only be a statement of its own: no call, arrow or type stands in brackets."""
+
+_SPACE = re.compile(r"[ \t\f]*")
+_ASSIGNS = re.compile(rf"([ \t\f]*){NAME}[ \t]*=")
 
 
 def statements(text: str) -> Iterator[tuple[int, str]]:
     """The statements of a text, each with the number of its first line, comments left out.
 
-    A statement ends with its line, except inside brackets; lines and columns stay as they are.
+    A statement ends with its line, except inside brackets; lines and columns stay as they are. Where a bracket is never
+    closed, the statement ends before the first line that can't belong to it, so that what follows is read as well.
     """
     out: list[str] = []
     first = line = 1
     depth = 0
-    for piece in _PIECE.finditer(text):
+    indent = _indent(text, 0)
+    last = ""
+    for piece in PIECE.finditer(text):
         kind = piece.lastgroup
         if kind == "comment":
             continue
@@ -159,10 +178,25 @@ def statements(text: str) -> Iterator[tuple[int, str]]:
             depth = max(0, depth - 1)
         elif kind == "newline":
             line += 1
-            if not depth:
+            if not depth or _begins(text, piece.end(), indent, last):
                 yield first, "".join(out)
                 out.clear()
-                first = line
+                first, depth, last = line, 0, ""
+                indent = _indent(text, piece.end())
                 continue
+        last = piece[0].rstrip()[-1:] or last
         out.append(piece[0])
     yield first, "".join(out)
+
+
+def _indent(text: str, start: int) -> int:
+    found = _SPACE.match(text, start)
+    return len(found[0]) if found else 0
+
+
+def _begins(text: str, start: int, indent: int, last: str) -> bool:
+    """Whether a line in brackets begins a statement: it can be no argument, or no comma stands before it nor space."""
+    if _BEGINS.match(text, start):
+        return True
+    found = _ASSIGNS.match(text, start)
+    return found is not None and last not in (",", "(", "[", "{", "=") and len(found[1]) <= indent

@@ -18,6 +18,7 @@ bare words (the name of a function, or one of a set of choices), lists `(a, b)` 
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Container
 from itertools import pairwise
@@ -45,6 +46,7 @@ from aiflow_jupyter.graph.problems import (
     shown,
 )
 from aiflow_jupyter.graph.signatures import Signatures
+from aiflow_jupyter.graph.slips import CURLED, NAME
 from aiflow_jupyter.graph.spec import MOST_EDGES, MOST_NODES, EdgeSpec, Feedback, GraphSpec, NodeSpec
 
 __all__ = ["MOST_TEXT", "Parsed", "parse", "read"]
@@ -54,6 +56,10 @@ MOST_TEXT = 100_000
 
 MOST_MARKS = 20_000
 """What the text has of the marks between its parts: they, not its length, are what reading takes time for."""
+
+_HEAD = re.compile(r"""(?:[^(\[{"'>-]|-(?!>))*""")
+"""A statement up to its first bracket, text or arrow: where a node that can't be read has its name."""
+
 
 MARKS = ",=()[]{}.:->"
 """An arrow is two of them, and takes as long."""
@@ -80,11 +86,10 @@ def read(text: str, name: str, signatures: Signatures) -> Parsed:
         signatures: the known operators; they say what positional arguments are called.
 
     Returns:
-        the graph with the mistakes that leave its nodes and edges known (a policy, an argument), so that `checks` can
-        tell of all there are in one go.
+        the graph as far as it is known, with the mistakes of its text, so that `checks` can tell of all in one go.
 
     Raises:
-        GraphError: the text can't be understood; with every mistake found.
+        GraphError: the text is empty or too long, or the graph can't be called so; with every mistake found.
     """
     if said := excess(text):
         raise GraphError([GraphProblem(said, code="AF101", hint="make several graphs of it")], title=name)
@@ -103,7 +108,7 @@ def read(text: str, name: str, signatures: Signatures) -> Parsed:
             "AF101",
             reader.places["nodes", next(reversed(reader.nodes))],
         )
-    if any(problem.code.startswith("AF1") for problem in reader.problems):
+    if any(problem.code == "AF101" for problem in reader.problems):
         raise GraphError(reader.problems, title=name)
     try:
         spec = GraphSpec(name=name, nodes=reader.nodes, edges=reader.edges, inject=reader.inject)
@@ -111,7 +116,8 @@ def read(text: str, name: str, signatures: Signatures) -> Parsed:
         message, hint = parted(reason(error))
         problem = GraphProblem(f"graph {shown(name)}: {message}", code="AF103", hint=hint)
         raise GraphError([*reader.problems, problem], title=name) from None
-    return Parsed(spec, text, reader.places, reader.problems)
+    partial = any(problem.code.startswith("AF1") for problem in reader.problems)
+    return Parsed(spec, text, reader.places, reader.problems, partial=partial, lost=frozenset(reader.lost))
 
 
 def excess(text: str) -> str:
@@ -136,6 +142,7 @@ class _Reader:
         self.inject: dict[str, str] = {}
         self.places: dict[tuple[Step, ...], Place] = {}
         self.problems: list[GraphProblem] = []
+        self.lost: set[str] = set()
         self.before = 0
 
     def problem(self, message: str, code: str, place: Place, hint: str = "") -> None:
@@ -155,7 +162,12 @@ class _Reader:
         except SyntaxProblem as problem:
             row, column = problem.place
             self.problem(problem.message, "AF100", (row + self.before, column), problem.hint)
-            return
+            if problem.found is None:
+                head = _HEAD.match(text)
+                if head and ("=" in head[0] or ":" in head[0]):
+                    self.lost.update(unicodedata.normalize("NFKC", each) for each in re.findall(NAME, head[0]))
+                return
+            found = problem.found
         if found.data == "node":
             self.node(found.children)
         elif found.data == "flow":
@@ -176,8 +188,12 @@ class _Reader:
             return checked_name(unicodedata.normalize("NFKC", word) if word.isidentifier() else word)
         except ValueError as error:
             message, hint = parted(str(error))
+            if any(mark in word for mark in CURLED):
+                hint = f'write straight quotes: "{word.strip(CURLED)}"'
             self.problem(message, "AF103", self.place(token), hint)
-            return f"unnamed_{len(self.problems)}"
+            unnamed = f"unnamed_{len(self.problems)}"
+            self.lost.add(unnamed)
+            return unnamed
 
     # -- nodes
 
@@ -194,11 +210,14 @@ class _Reader:
         function = self.name(operator)
         args: dict[str, Any] = {}
         policy = Policy()
+        before = len(self.problems)
         for part in rest:
             if part.data == "arguments":
                 args = self.arguments(node, function, part.children)
             else:
                 policy = self.policy(node, part.children)
+        if any(problem.code.startswith("AF1") for problem in self.problems[before:]):
+            self.lost.add(node)
         try:
             self.nodes[node] = NodeSpec(operator=function, args=args, policy=policy)
         except ValidationError as error:

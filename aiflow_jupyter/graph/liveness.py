@@ -8,7 +8,9 @@ Three things can stop a graph that has no cycle but those of feedback edges:
 - More comes back over a feedback edge than it holds, which fails the run. It can't where an event that enters the
   loop comes back at most once and `limit` is at least what the loop's nodes can own; elsewhere it is a warning. Where a
   model that is asked from outside gets the results of its calls, it is enough for those of one answer: questions that
-  are put in at the same time need as many times that.
+  are put in at the same time need as many times that. Where a run puts one value in, and no more comes of it before the
+  loop, what comes back finds its head idle, and is taken in at once whatever the limit: so nothing is said of a loop
+  unless the graph declares values from outside (`inject`) or makes many events of one on the way to it.
 
 At run time, an exact detector names the cycle of a deadlock.
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from aiflow_jupyter.graph.bounds import branches_of, held, owned, skews_of
+from aiflow_jupyter.graph.problems import counted
 from aiflow_jupyter.graph.review import Review
 from aiflow_jupyter.graph.shape import Weights
 
@@ -39,8 +42,8 @@ def _joins(review: Review) -> None:
         ):
             if isinstance(kept, int) and kept < needed:
                 review.found(
-                    f"node {node!r}: one branch can be {needed:,} events ahead of another, and {words} keeps fewer: "
-                    "the one that has to come can then no more",
+                    f"node {node!r}: one branch can be {counted(needed, 'event')} ahead of another, and {words} keeps "
+                    "fewer: the one that has to come can then no more",
                     "AF502",
                     path,
                     f"{words.partition('=')[0]}={needed}, or smaller queues and fewer workers on the branches",
@@ -62,7 +65,7 @@ def _merges(review: Review) -> None:
         if meeting and held(spec, signature) < needed:
             review.found(
                 f"node {node!r} gives its inputs in the order of the source, and they come from one split: while it "
-                f"waits for one branch, another can be {needed:,} events ahead, of which it keeps "
+                f"waits for one branch, another can be {counted(needed, 'event')} ahead, of which it keeps "
                 f"{held(spec, signature):,}",
                 "AF501",
                 ("nodes", node),
@@ -97,12 +100,13 @@ def _loops(review: Review) -> None:
             why, hint = f"it has several heads, {' and '.join(map(repr, heads[:5]))}", "lead all feedback to one node"
         elif (calls := _calls(review, head, back)) is not None and not why:
             if limit < calls:
-                why = f"one answer may make {calls:,} calls, whose results may all come back while {head!r} is busy"
+                many = counted(calls, "call")
+                why = f"one answer may make {many}, whose results may all come back while {head!r} is busy"
                 hint = f"{edge.source} = tools(...) [hold={limit}] lets an answer make no more calls; or limit={calls}"
         elif not why and limit < inside:
-            why = f"its nodes can own {inside:,} events, which may all come back while {head!r} is busy"
+            why = f"its nodes can own {counted(inside, 'event')}, which may all come back while {head!r} is busy"
             hint = f"limit={inside}, or smaller queues and fewer workers in the loop"
-        if why:
+        if why and (len(heads) > 1 or _several(review, loop, head) or _grows(review, nodes, head, back)):
             review.found(
                 f"it is not proved that the loop {edge.source} -> {edge.target} keeps within limit={limit}: {why}; "
                 "an overflow of a feedback edge fails the run",
@@ -110,6 +114,30 @@ def _loops(review: Review) -> None:
                 ("edges", least),
                 hint,
             )
+
+
+def _several(review: Review, loop: int, head: str) -> bool:
+    """Whether more than one event can enter a loop at its head for one value that is put into the graph."""
+    shape, spec = review.shape, review.spec
+    inputs = set(spec.inputs())
+    before = shape.ancestors[head] & ~loop
+    if any(node in spec.inject for node in (head, *shape.members(before))):
+        return True
+    comes: dict[str, int] = {}
+    for node in (each for each in shape.order if each == head or before & shape.bit[each]):
+        sources = [shape.edges[i].source for i in shape.into[node] if i not in shape.feedback]
+        signature = review.signature(node)
+        numbers = [comes.get(source, 0) for source in sources] + [node in inputs]
+        results = review.results(node)
+        if node != head and (results == "many" or (signature is not None and signature.opaque)):
+            comes[node] = 2
+        elif results == "gathered" and node != head:
+            comes[node] = len(inputs & {node, *shape.members(shape.ancestors[node])})
+        else:
+            comes[node] = max(numbers) if signature is not None and signature.pairs else sum(numbers)
+        if node != head and any(each & shape.bit[node] for each in shape.loops):
+            comes[node] = 2
+    return comes[head] > 1
 
 
 def _inside(review: Review, index: int, loop: int) -> bool:

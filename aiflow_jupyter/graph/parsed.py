@@ -27,13 +27,17 @@ class Parsed:
         places: line and column (from 1) by path: `("nodes", id)`, `("nodes", id, "operator")`,
             `("nodes", id, "args", name)`, `("nodes", id, "policy", key)`, `("edges", index)`, `("edges", index, "to")`,
             `("edges", index, "feedback")`, `("inject", id)`.
-        problems: mistakes that leave the graph's shape known; a graph with any may not run.
+        problems: mistakes that were found on reading; a graph with any may not run.
+        partial: whether there is more in the text than in the spec, as some of it could not be read.
+        lost: the nodes of which not all could be read, in the spec or not.
     """
 
     spec: GraphSpec
     text: str = ""
     places: dict[tuple[Step, ...], Place] = field(default_factory=dict)
     problems: list[GraphProblem] = field(default_factory=list)
+    partial: bool = False
+    lost: frozenset[str] = frozenset()
 
     def place(self, path: Iterable[Step]) -> Place | None:
         """Line and column of a path, or of what it is a part of; None where the graph was no cell text."""

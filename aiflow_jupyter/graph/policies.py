@@ -9,6 +9,7 @@ from aiflow_jupyter.errors import FAMILY
 from aiflow_jupyter.events import TEXT
 from aiflow_jupyter.graph.hints import takes_two
 from aiflow_jupyter.graph.policy import Policy
+from aiflow_jupyter.graph.problems import indefinite
 from aiflow_jupyter.graph.review import Review
 from aiflow_jupyter.graph.shape import Shape
 from aiflow_jupyter.graph.types import Flows
@@ -137,7 +138,7 @@ class _Policies:
                 self.found(node, key, f"{key}={name}: no function is called {name!r}", "AF205", hint)
             elif review.objects is not None and not callable(review.objects[name]):
                 kind = type(review.objects[name]).__name__
-                self.found(node, key, f"{key}={name}: {name!r} is no function but a {kind}", "AF303")
+                self.found(node, key, f"{key}={name}: {name!r} is no function but {indefinite(kind)}", "AF303")
             elif key == "compensate":
                 if review.objects is not None and not takes_two(review.objects[name]):
                     message = f"compensate={name}: it can't be called with a payload and the error"

@@ -17,6 +17,9 @@ MOST_PROBLEMS = 50
 BYTE_ORDER_MARK = "\ufeff"
 """What some editors write before a text; it is no part of it."""
 
+MOST_COMPARED = 500
+"""Names that a slip is compared with: those of nearest its length."""
+
 NO_NODE = "a node looks like: ask = generate()"
 
 Place = tuple[int, int]
@@ -35,12 +38,31 @@ def caret(text: str, place: Place) -> str:
 
 def nearest(word: str, words: Iterable[str]) -> str:
     """A hint that names the word that was probably meant, or lists what there is."""
-    known = sorted(words)
-    alike = [other for other in known if abs(len(other) - len(word)) <= 4]
-    close = difflib.get_close_matches(word, alike[:200], n=1)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    return f"known: {', '.join(known[:20])}" if known else ""
+    known = sorted(set(words))
+    if close := alike(word, known):
+        return f"did you mean {close!r}?"
+    more = ", ..." if len(known) > 20 else ""
+    return f"known: {', '.join(known[:20])}{more}" if known else ""
+
+
+def alike(word: str, words: Iterable[str]) -> str:
+    """The word that is most like another one; empty where none is alike enough for a slip."""
+    near = sorted((other for other in words if abs(len(other) - len(word)) <= 4), key=lambda w: abs(len(w) - len(word)))
+    found = difflib.get_close_matches(word[:100], near[:MOST_COMPARED], n=1)
+    if not found:
+        lower = {other.lower(): other for other in near}
+        found = [lower[word.lower()]] if word.lower() in lower else []
+    return found[0] if found else ""
+
+
+def counted(number: int, thing: str) -> str:
+    """A number of things in words: `1 event`, `1,000 events`."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def indefinite(word: str) -> str:
+    """A word with its article: `an int`, `a list`."""
+    return f"{'an' if word[:1].lower() in 'aeiou' and word[:1] else 'a'} {word}"
 
 
 def shown(value: Any) -> str:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from aiflow_jupyter.errors import GraphProblem
-from aiflow_jupyter.graph.codes import CODES
+from aiflow_jupyter.graph.codes import CERTAIN, CODES
 from aiflow_jupyter.graph.hints import UNKNOWN, FunctionType, read
 from aiflow_jupyter.graph.parsed import Parsed, pointer
 from aiflow_jupyter.graph.problems import MOST_PROBLEMS, nearest
@@ -34,6 +34,8 @@ class Review:
     Attributes:
         errors: what keeps the graph from running.
         warnings: what may surprise.
+        partial: whether the spec is only a part of what was written: then only what is wrong for sure is told.
+        lost: the nodes of which not all could be read.
         wrong: how many errors there are, also of those that nobody would read any more.
         doubtful: nodes with arguments that nothing should be concluded from.
     """
@@ -54,6 +56,8 @@ class Review:
         self.flows = flows
         self.errors: list[GraphProblem] = list(parsed.problems) if parsed else []
         self.warnings: list[GraphProblem] = []
+        self.partial = parsed is not None and parsed.partial
+        self.lost = parsed.lost if parsed else frozenset()
         self.wrong = 0
         self.doubtful: set[str] = set(spec.nodes)  # until their arguments were checked
         self._read: dict[str, FunctionType] = {}
@@ -65,6 +69,8 @@ class Review:
 
     def found(self, message: str, code: str, path: Path, hint: str = "") -> None:
         """Note a problem, as an error or a warning by its code, with its place; of each only as many as are read."""
+        if self.partial and code not in CERTAIN:
+            return
         severity = CODES[code][0]
         problems = self.errors if severity == "error" else self.warnings
         self.wrong += severity == "error"
@@ -77,11 +83,11 @@ class Review:
         problems.append(problem)
 
     def ordered(self, problems: list[GraphProblem]) -> list[GraphProblem]:
-        """Problems in the order of their places in the text; those of the parser come first."""
+        """Problems in the order of their places in the text."""
         parsed = self.parsed
         if parsed is None:
             return problems
-        return sorted(problems, key=lambda problem: (parsed.place(problem.path) or (0, 0)) if problem.path else (0, 0))
+        return sorted(problems, key=lambda problem: problem.place or parsed.place(problem.path) or (0, 0))
 
     def nearest(self, word: Any, words: Iterable[str]) -> str:
         """A hint, while there are few enough problems that each is read."""

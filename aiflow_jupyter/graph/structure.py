@@ -25,9 +25,8 @@ def _edges(review: Review) -> None:
     for index, edge in enumerate(spec.edges):
         path = ("edges", index)
         for name, end in ((edge.source, "from"), (edge.target, "to")):
-            if name not in spec.nodes:
-                hint = review.nearest(name, spec.nodes) or NO_NODE
-                review.found(f"no node is called {name!r}", "AF206", (*path, end), hint)
+            if name not in spec.nodes and name not in review.lost:
+                review.found(f"no node is called {name!r}", "AF206", (*path, end), _missing(review, name))
         if index not in review.shape.edges:
             continue
         key = (edge.source, edge.port, edge.target, edge.feedback is None)
@@ -38,9 +37,19 @@ def _edges(review: Review) -> None:
         if source is not None or review.bare(edge.source):
             _port(review, edge, source, path)
     for node in spec.inject:
-        if node not in spec.nodes:
+        if node not in spec.nodes and node not in review.lost:
             message = f"inject: no node is called {node!r}"
             review.found(message, "AF206", ("inject", node), review.nearest(node, spec.nodes) or NO_NODE)
+
+
+def _missing(review: Review, name: str) -> str:
+    """What to do about the name of a node that there is not."""
+    hint = review.nearest(name, review.spec.nodes)
+    operator = name in review.signatures or (name in review.functions and review.objects is not None)
+    if operator and not hint.startswith("did you mean"):
+        call = f"{name}(...)" if name in review.signatures else name
+        return f"an edge leads to a node, which has a line of its own: {name[0]} = {call}"
+    return hint or NO_NODE
 
 
 def _port(review: Review, edge: EdgeSpec, signature: OperatorSignature | None, path: Path) -> None:
@@ -54,7 +63,8 @@ def _port(review: Review, edge: EdgeSpec, signature: OperatorSignature | None, p
         if port is not None:
             what = signature.name if signature else review.spec.nodes[node].operator
             message = f"node {node!r} has no port {port!r}: {what!r} has one plain output"
-            hint = f"write {node} -> ..., or {node}.error for its failures"
+            near = review.nearest(port, ["error"])
+            hint = near if near.startswith("did") else f"write {node} -> ..., or {node}.error for its failures"
             review.found(message, "AF203", (*path, "port"), hint)
     else:
         names = () if node in review.doubtful else signature.ports(review.spec.nodes[node].args)
@@ -64,7 +74,7 @@ def _port(review: Review, edge: EdgeSpec, signature: OperatorSignature | None, p
             hint = f"write {node}.{names[0] if names else 'else'} -> ..."
             review.found(f"node {node!r} routes: name the port that this edge leaves by", "AF203", path, hint)
         elif names and port not in names:
-            hint = review.nearest(port, names)
+            hint = review.nearest(port, (*names, "error"))
             review.found(f"node {node!r} has no port {port!r}", "AF203", (*path, "port"), hint)
 
 

@@ -34,6 +34,7 @@ def spread(text: str) -> list[str]:
 
 FUNCTIONS = {f.__name__: f for f in (tidy, size, double, either, words, pair, total, counter, items, fetch, spread)} | {
     "docs": ["a", "b"],
+    "three": 3,
     "Oops": type("Oops", (Exception,), {}),
 }
 
@@ -89,6 +90,11 @@ CASES = [
         "",
     ),
     ("a = map(pair)\na -> out", "AF303", "also needs 'other'", "line 1, column 9", "def pair"),
+    ("a = tidy\na.eror -> out", "AF203", "no port 'eror'", "line 2, column 3", "did you mean 'error'?"),
+    ('a = route("phase")\na.answr, a.reasoning -> out', "AF203", "no port 'answr'", "line 2", "mean 'answer'?"),
+    ('a = route("fase")\na.answer -> out', "AF204", "'fase', not 'phase'", "line 1, column 11", "mean 'phase'?"),
+    ("a = tidy [retry=2, effect=non_idempotent, compensate=piar]\na -> out", "AF205", "'piar'", "line 1", "'pair'?"),
+    ("a = map(three)\na -> out", "AF303", "no function but an int", "line 1, column 9", ""),
     ("a = map(docs)\na -> out", "AF303", "no function but a list", "line 1, column 9", ""),
     ("a = map(spread)\na -> out", "AF303", "yields; map takes", "line 1, column 9", "flat_map(spread)"),
     ("a = flat_map(size)\na -> out", "AF303", "no iterable", "line 1, column 14", "return a list"),
@@ -197,7 +203,7 @@ CASES = [
         "limit=10",
     ),
     ("a = tidy\nb = tidy\nj = join() [hold=9]\na -> b\na, b -> j -> out", "AF502", "hold=9 keeps", "line 3", "hold=10"),
-    (LOOP.format(limit=9), "AF503", "can own 10 events", "line 4", "limit=10"),
+    (LOOP.format(limit=9) + "\ninject a: str", "AF503", "can own 10 events", "line 4", "limit=10"),
     (LOOP.format(limit=99).replace("b = map(tidy)", "b = spread"), "AF503", "'b' gives many", "line 4", "gather"),
     (LOOP.format(limit=99) + "\nc = tidy\nc -> b", "AF503", "also enter it at 'b'", "line 4", ""),
     (LOOP.format(limit=99) + "\ninject b: str", "AF503", "also enter it at 'b'", "line 4", ""),

@@ -12,6 +12,7 @@ from aiflow_jupyter.graph.builder import Flow
 from aiflow_jupyter.graph.checks import check
 from aiflow_jupyter.graph.forms import load, printed
 from aiflow_jupyter.graph.language import MOST_TEXT, Parsed, parse
+from aiflow_jupyter.graph.language import read as parsed_as_far_as_it_can_be
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.graph.problems import MOST_PROBLEMS
 from aiflow_jupyter.graph.spec import Feedback, GraphSpec, NodeSpec
@@ -31,11 +32,29 @@ def problems(text: str):
 @pytest.mark.parametrize(
     ("text", "code", "says", "place", "hint"),
     [
-        ("a = map(f", "AF100", "ends too early", (1, 10), "expected"),
+        ("a = map(f", "AF100", "'(' is not closed", (1, 8), "write ) where it ends"),
         ("a = map(f))", "AF100", "unexpected ')'", (1, 11), "expected"),
         ("a = map(f) $", "AF100", "unexpected character '$'", (1, 12), "expected"),
-        ('a = sink(var="x', "AF100", "unexpected character '\"'", (1, 14), "expected"),
+        ('a = sink(var="x', "AF100", "unexpected character '\"'", (1, 14), "no quote closes it on its line"),
         ("a ->", "AF100", "ends too early", (1, 5), "expected a name"),
+        ("a = generate(tier=local-fast)", "AF100", "unexpected character '-'", (1, 24), 'quotes: tier="local-fast"'),
+        ("a = generate(model=qwen2.5:3b, seed=1)", "AF100", "unexpected '.5'", (1, 25), 'model="qwen2.5:3b"'),
+        ("a = sink(jsonl=/notes/a.jsonl)", "AF100", "character '/'", (1, 16), 'jsonl="/notes/a.jsonl"'),
+        ("a = generate(system=Be brief, please.)", "AF100", "'brief'", (1, 24), 'system="Be brief, please."'),
+        ("a = generate(tier=\u201cauto\u201d)", "AF103", "is not a name", (1, 19), 'straight quotes: "auto"'),
+        ('a = generate(tier="x" seed=1)', "AF100", "unexpected 'seed'", (1, 23), "a comma is missing"),
+        ("a = map(f(x))", "AF100", "unexpected '('", (1, 10), "named, not called"),
+        ("a = map(f]", "AF100", "unexpected ']'", (1, 10), "( is closed by )"),
+        ("a = map(f [queue=3]", "AF100", "unexpected '['", (1, 11), "a ) is missing"),
+        ("a = map(f) [timeout=10s]", "AF100", "unexpected character '1'", (1, 21), "without a unit: 10"),
+        ("a = map(f), queue=3", "AF100", "unexpected ','", (1, 11), "stands in brackets behind its node"),
+        ("a = map(f) -> b", "AF100", "unexpected '->'", (1, 12), "lead edges from its name: a -> ..."),
+        ("a -> sink(display=true)", "AF100", "unexpected '('", (1, 10), "a line of its own, as in out = sink"),
+        ("generate() -> a", "AF100", "unexpected '('", (1, 9), "a line of its own"),
+        ("a: map(f)", "AF100", "unexpected ':'", (1, 2), "a node is written"),
+        ("a -> b;", "AF100", "unexpected character ';'", (1, 7), "ends with its line"),
+        ("a | b", "AF100", "unexpected character '|'", (1, 3), "an edge is written ->"),
+        ("my node = map(f)", "AF100", "unexpected 'node'", (1, 4), "a name is one word"),
         ("a = map(f)\na = map(f)", "AF202", "'a' is defined twice (first on line 1)", (2, 1), "another name"),
         ("a = map(f, true, 3)", "AF204", "too many arguments", (1, 18), "function, inline"),
         ("a = map(f, function=f)", "AF204", "given twice", (1, 12), ""),
@@ -99,6 +118,85 @@ def test_mistakes_of_every_kind_are_told_in_one_go_in_source_order():
     found = problems("a = map(f) [qeue=1]\nb = map(\nf)) x\nc = map(f, 1e999)\na = map(f)\nd -> e.x\n? \n")
     assert [p.code for p in found] == ["AF401", "AF100", "AF103", "AF202", "AF203", "AF100"]
     assert [p.hint.split(",")[0] for p in found] == [f"line {n}" for n in (1, 3, 4, 5, 6, 7)]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a = map(\nb = sink(var=x)\na -> b", [("AF100", 1, 8)]),
+        ("a = map(f\nb = sink(var=x)\na -> b", [("AF100", 1, 8)]),
+        ("a = map(f,\n  inline=true\nb = g\na -> b", [("AF100", 1, 8)]),
+        ("a = map(f) [queue=3\na -> b\nb = mop(", [("AF100", 1, 12), ("AF100", 3, 8)]),
+        ("a = map(\n  f\n  inline=true)\nb = g\na -> b", [("AF100", 3, 3)]),
+        ('a = sink(var="x)\nb = g\ninject b: str\nb -> a [feedbck]', [("AF100", 1, 14), ("AF105", 4, 9)]),
+        ("inject a: str, b\nb = g(x=((1, 2)\nb -> a", [("AF100", 1, 17), ("AF100", 2, 9), ("AF103", 2, 10)]),
+    ],
+)
+def test_a_bracket_that_is_never_closed_is_told_where_it_is_opened_and_the_next_lines_are_read(text, found):
+    assert [(p.code, *p.place) for p in problems(text)] == found
+
+
+def checked(text):
+    parsed = parsed_as_far_as_it_can_be(text, "g", SIGNATURES)
+    return check(parsed.spec, SIGNATURES, ("speak", "tidy"), parsed)
+
+
+def test_what_is_wrong_for_sure_is_told_beside_what_can_not_be_read():
+    text = """
+ask   = genrate(
+parts = segment(by="sentense")
+lane  = = route(by="phase")
+out   = sink(vra="x"
+keep  = map(tidy) [queue=0]
+ask -> lan
+lane.answer -> parts -> sink(display=true)
+parts -> outt, keep
+"""
+    assert [(p.code, p.hint.split(":")[0]) for p in checked(text)] == [
+        ("AF201", "line 2, column 9"),
+        ("AF100", "line 2, column 16"),
+        ("AF204", "line 3, column 17"),
+        ("AF100", "line 4, column 9"),
+        ("AF100", "line 5, column 13"),
+        ("AF204", "line 5, column 14"),
+        ("AF401", "line 6, column 20"),
+        ("AF206", "line 7, column 8"),
+        ("AF100", "line 8, column 29"),
+        ("AF206", "line 9, column 10"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    ["ask = generate(tier=a-b)", "ask: generate()", "my ask = generate()", "ask = generate() -> out", "ask = = x"],
+)
+def test_the_node_of_a_line_that_can_not_be_read_is_not_missed(broken):
+    assert [p.code for p in checked(f'{broken}\nout = sink(var="x")\nask -> out')] == ["AF100"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "code"),
+    [
+        ("ask = generate(seed=1e999)", "AF103"),
+        ("ask = prompt(template=[[1]])", "AF103"),
+        ("x² = generate()\nx² -> out", "AF103"),
+        ("ask -> out [limit=4]", "AF105"),
+        ("inject out: str, out: str", "AF104"),
+        ("out -> ask.x.y", "AF100"),
+    ],
+)
+def test_nothing_is_concluded_from_what_can_not_be_read(broken, code):
+    assert {p.code for p in checked(f'{broken}\nout = sink(var="x")')} <= {code, "AF206"}
+
+
+def test_an_operator_at_the_end_of_an_arrow_needs_a_line_of_its_own():
+    (problem,) = checked("ask = generate()\nask -> sink")
+    assert (problem.code, "which has a line of its own: s = sink(...)" in problem.hint) == ("AF206", True)
+
+
+def test_a_slip_is_told_once():
+    (problem,) = checked('ask = generate()\nout = sink(vra="x")\nask -> out')
+    assert (problem.code, "did you mean 'var'?" in problem.hint) == ("AF204", True)
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])

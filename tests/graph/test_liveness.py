@@ -61,6 +61,7 @@ out  = sink(var="out")
 head -> body -> turn
 turn.again -> head [feedback, limit={limit}, hops=99]
 turn.out -> out
+inject head: str
 """
 
 
@@ -93,6 +94,47 @@ def test_loop_below_that_limit_can_overflow():
         raise AssertionError("it was refused for nothing")
 
 
+@settings(deadline=None, max_examples=40)
+@given(sizes=st.tuples(*[st.integers(1, 5)] * 4), first=PAUSES, second=PAUSES, limit=st.integers(1, 4))
+def test_one_value_goes_round_within_any_limit_and_nothing_is_said(sizes, first, second, limit):
+    functions = {"first": sleeper(first), "second": sleeper(second), "way": way}
+    alone = LOOP.format(*sizes, limit=limit).replace("inject head: str", "")
+    spec, said = named(alone, functions, "AF503")
+    assert said is None
+    assert ran(spec, functions, ["x" * 4]) == ["x" * 4]
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        ("before -> head", False),
+        ("many = reduce(f)\nbefore -> many -> head", False),
+        ("many = flat_map(f)\nbefore -> many -> head", True),
+        ("many = flat_map(f)\none = reduce(f)\nbefore -> many -> one -> head", False),
+        ("other = map(f)\nbefore -> other\nbefore, other -> head", True),
+        ("other = map(f)\nbefore, other -> head", True),
+        ("other = map(f)\nboth = join()\nbefore -> other\nbefore, other -> both -> head", False),
+        ("other = delegate(flow=x)\nbefore -> other -> head", True),
+        ("other = map(f)\nother -> before\nbefore -> head\ninject other: str", True),
+    ],
+)
+def test_a_loop_is_warned_of_where_more_than_one_event_may_enter_it(before, said):
+    text = f"""
+    head = map(f)
+    turn = route(by=f)
+    out  = sink(var="x")
+    before = map(f)
+    head -> turn
+    turn.again -> head [feedback]
+    turn.out -> out
+    {before}
+    """
+    parsed = read(text, "g", SIGNATURES)
+    findings = examine(parsed.spec, SIGNATURES, ["f"], parsed)
+    assert findings.errors == []
+    assert ("AF503" in [each.code for each in findings.warnings]) == said
+
+
 TOOLS = """ask  = generate(tools=(f,))
 lane = route(by="kind")
 act  = tools(functions=(f,)) {act}
@@ -101,6 +143,7 @@ ask -> lane
 lane.token -> out
 lane.tool_fragment -> act
 act -> ask [feedback, limit={limit}]
+inject ask: str
 {more}"""
 
 
