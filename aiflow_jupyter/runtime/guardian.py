@@ -37,6 +37,7 @@ The paper is arXiv 2608.00558, algorithm 1; where it is silent the rules are thi
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
@@ -215,6 +216,11 @@ class Guardian(Admission):
     def working(self) -> bool:
         """Whether something goes on here by itself: code of the node that runs or is about to, a thread, a stream."""
         raise NotImplementedError
+
+    def runs(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether a task is a worker of this node's."""
+        del task
+        return False
 
     def busy_for(self, now: int) -> int:
         """Nanoseconds of service so far, in all workers."""
@@ -547,6 +553,10 @@ class Guardian(Admission):
         self.waiters.clear()
         self.exempt = self.fed = 0
         self.endings.clear()
+
+    def at_rest(self) -> bool:
+        """Whether `wait_closed` has nothing to wait for, and nothing to release."""
+        return self.behaviour.close is None
 
     async def wait_closed(self) -> None:
         """Wait until no asynchronous code of this node runs any more, then release what the node holds open."""

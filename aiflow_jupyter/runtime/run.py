@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,10 +32,11 @@ from aiflow_jupyter.runtime.bottleneck import Bottleneck, bottleneck
 from aiflow_jupyter.runtime.deadlock import Detector
 from aiflow_jupyter.runtime.guardian import Guardian
 from aiflow_jupyter.runtime.injection import kind_of
-from aiflow_jupyter.runtime.metrics import Answer, RunState, RunStatus, node_status
+from aiflow_jupyter.runtime.metrics import Answer, RunState, RunStatus, Snapshot, counts_of
 from aiflow_jupyter.runtime.scheduler import Scheduler
 from aiflow_jupyter.runtime.source import Source
 from aiflow_jupyter.runtime.wiring import Timer, wire
+from aiflow_jupyter.runtime.within import OF_RUN
 
 CLOSE_TIMEOUT_S = 2.0
 """How long `cancel` waits for a node's asynchronous code that does not end when it is cancelled."""
@@ -49,14 +50,20 @@ class Result:
         variables: what each `sink(var=...)` collected, by variable.
         answers: the models' answers, in the order in which they were asked for: the last 1,024, and `answers.let_go`
             says how many there were before.
-        status: the final figures.
         complete: False if a part of it was made from a stream that broke off.
     """
 
     variables: dict[str, Collected]
     answers: Answered
-    status: RunStatus
+    _figures: RunStatus | Snapshot
     complete: bool = True
+
+    @property
+    def status(self) -> RunStatus:
+        """The final figures, worked out when they are first read."""
+        if isinstance(self._figures, Snapshot):
+            self._figures = self._figures.status()
+        return self._figures
 
     @property
     def text(self) -> str:
@@ -293,9 +300,10 @@ class Run:
         """Wait for the end.
 
         Raises:
-            RunError: a node failed; what was delivered stays readable on the run.
+            RunError: a node failed; what was delivered stays readable on the run. Or a function of the run waits for it.
             RunCancelled: it was cancelled.
         """
+        self._from_outside()
         await self._over.wait()
         if self.error is not None:
             raise self.error
@@ -320,13 +328,32 @@ class Run:
 
         Args:
             drain: take nothing more in, but finish what was admitted.
+
+        Raises:
+            RunError: a function of the run asked it to drain, and would wait for itself.
         """
         if drain and self.state == "running":
+            self._from_outside()
             self.resume()
             await self.close_inputs()
         elif self.state in ("ready", "running"):
             self._stop("cancelled", RunCancelled("the run was cancelled"))
         await self._over.wait()
+
+    def _from_outside(self) -> None:
+        """See that whoever waits for the end is no part of what has to end."""
+        if self.state in ("ready", "running") and self._within():
+            raise RunError(
+                "a function of the run can't wait for the run's end, which waits for the function",
+                code="AF604",
+                hint="have it call close_inputs() and return: the run then ends once all it took in is through",
+            )
+
+    def _within(self) -> bool:
+        """Whether this is called by a function of the run: by one of its workers, or for one of its threads."""
+        task = asyncio.current_task()
+        here = OF_RUN.get() is self or any(guardian.runs(task) for guardian in self.guardians.values())
+        return here or any(inner._within() for inner in self._inner)  # noqa: SLF001 - a run of the same kind
 
     async def stop(self, node: str) -> None:
         """Stop one node; where that goes on to is said by the policy `cancel` of each node that stops.
@@ -397,7 +424,7 @@ class Run:
         """What has come so far."""
         complete = self.state == "done" and not self._stopped and not self._partial
         complete = complete and not any(guardian.errors for guardian in self.guardians.values())
-        return Result(self.variables, self.answers, self.status(), complete)
+        return Result(self.variables, self.answers, self._snapshot(), complete)
 
     @property
     def still_running(self) -> list[str]:
@@ -416,16 +443,23 @@ class Run:
 
     def status(self) -> RunStatus:
         """The figures of now, for people and for the widget."""
+        return self._snapshot().status()
+
+    def _snapshot(self) -> Snapshot:
         now = self._ended or self._scheduler.clock()
-        nodes = tuple(
-            node_status(g, self.state, self._started, now, self._failed_node) for g in self.guardians.values()
-        )
-        message = self.error.message if self.error is not None else ""
         if not self._first_token:  # once there is one it stays, so that a long run is not searched again and again
             self._first_token = min((answer.first for answer in self.answers if answer.first), default=0)
-        ttft = (self._first_token - self._started) / 1e9 if self._first_token and self._started else None
-        warnings = tuple(self._warnings.values())
-        return RunStatus(self.id, self.spec.name, self.state, self.elapsed_s, message, nodes, ttft, warnings)
+        return Snapshot(
+            self.id,
+            self.spec.name,
+            self.state,
+            self._started,
+            now,
+            self.error.message if self.error is not None else "",
+            counts_of(self.guardians.values(), self.state, now, self._failed_node),
+            self._first_token,
+            tuple(self._warnings.values()),
+        )
 
     def bottleneck(self) -> Bottleneck | None:
         """The node that holds the others up, and what would help; None while none does."""
@@ -459,7 +493,7 @@ class Run:
         if not self._open and self.state == "running":
             self.state = "done"
             self._ended = self._scheduler.clock()
-            self._closing = self._scheduler.loop.create_task(self._close())
+            self._scheduler.loop.call_soon(self._close)
 
     @property
     def watching(self) -> bool:
@@ -505,23 +539,33 @@ class Run:
             guardian.close()
         for sender in self._senders:
             sender.resume()
-        self._closing = self._scheduler.loop.create_task(self._close())
+        self._scheduler.loop.call_soon(self._close)
 
-    async def _close(self) -> None:
-        """Wait for every node's asynchronous code to end, and let go of what the nodes hold open."""
+    def _close(self) -> None:
+        """See that every node's asynchronous code ends, and let go of what the nodes hold open."""
         self._detector.stop()
         for timer in tuple(self._timers):
             timer.cancel()
-        waits = {asyncio.ensure_future(guardian.wait_closed()): node for node, guardian in self.guardians.items()}
+        restless = [guardian for guardian in self.guardians.values() if not guardian.at_rest()]
+        if restless:
+            self._closing = self._scheduler.loop.create_task(self._wait_for(restless))
+        else:
+            self._closed()
+
+    async def _wait_for(self, guardians: Collection[Guardian]) -> None:
+        waits = {asyncio.ensure_future(guardian.wait_closed()): guardian.node for guardian in guardians}
         try:
             _, late = await asyncio.wait(waits, timeout=CLOSE_TIMEOUT_S)
             for task in late:
                 self._hung.append(waits[task])
                 task.cancel()
         finally:
-            for threads in self._threads.values():
-                threads.close()
-            self._over.set()
+            self._closed()
+
+    def _closed(self) -> None:
+        for threads in self._threads.values():
+            threads.close()
+        self._over.set()
 
 
 def _joined(values: list[Any]) -> str:

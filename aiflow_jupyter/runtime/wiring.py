@@ -25,6 +25,7 @@ from aiflow_jupyter.runtime.speculation import speculate
 from aiflow_jupyter.runtime.state import Key, in_turn, keep
 from aiflow_jupyter.runtime.threads import NodeThreads
 from aiflow_jupyter.runtime.topology import cuts
+from aiflow_jupyter.runtime.within import context_of
 from aiflow_jupyter.runtime.workers import WorkerGuardian
 
 ON_LOOP: Final = ("inline", "iterate")
@@ -117,6 +118,7 @@ class _Wiring:
         self.guardians: dict[str, Guardian] = {}
         self.threads: dict[str, NodeThreads] = {}
         self.keys: dict[str, Key] = {}
+        self.context = context_of(owner)
 
     def wired(self) -> Wired:
         behaviours = {node: self._behaviour(node, plan) for node, plan in self.plan.nodes.items()}
@@ -178,7 +180,8 @@ class _Wiring:
 
     def _threads(self, node: str) -> NodeThreads:
         if node not in self.threads:
-            self.threads[node] = NodeThreads(node, self.plan.nodes[node].declared.policy.workers, self.scheduler.loop)
+            workers = self.plan.nodes[node].declared.policy.workers
+            self.threads[node] = self.context.run(NodeThreads, node, workers, self.scheduler.loop)
         return self.threads[node]
 
     def _key(self, node: str) -> Key | None:

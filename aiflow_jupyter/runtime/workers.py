@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Any
 
 from aiflow_jupyter.events import CONTROL, DATA, Event
 from aiflow_jupyter.graph.policy import Policy
@@ -107,6 +108,10 @@ class WorkerGuardian(Guardian):
         """Whether any worker waits for a receiver."""
         return any(worker.blocked_at for worker in self._crew)
 
+    def runs(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether a task is one of the workers."""
+        return task in self._tasks
+
     def busy_for(self, now: int) -> int:
         """Also what is in service now."""
         return self.service_ns + sum(now - since for worker in self._crew if (since := worker.since))
@@ -173,6 +178,10 @@ class WorkerGuardian(Guardian):
         self._held.clear()
         for task in self._tasks:
             task.cancel()
+
+    def at_rest(self) -> bool:
+        """Also no worker is left."""
+        return all(task.done() for task in self._tasks) and super().at_rest()
 
     async def wait_closed(self) -> None:
         """Wait for the workers, then release what the node holds open."""

@@ -13,8 +13,13 @@ from hypothesis import strategies as st
 
 from aiflow_jupyter.errors import CommandError, RunCancelled, RunError
 from aiflow_jupyter.events import Event
+from aiflow_jupyter.graph.builder import Flow
 from aiflow_jupyter.graph.spec import Feedback
+from aiflow_jupyter.operators import OPERATORS, delegate, sink
+from aiflow_jupyter.operators import map as map_
 from aiflow_jupyter.runtime.behaviour import Behaviour
+from aiflow_jupyter.runtime.run import Run
+from aiflow_jupyter.runtime.scheduler import Scheduler
 
 
 def pass_on(event):
@@ -501,3 +506,85 @@ def test_cancel_of_a_loop_leaves_nothing_behind():
         assert lab.open == 0
 
     virtual.run(story)
+
+
+# -- a function of the run that would wait for the run
+
+
+ASKS = {"drain": lambda run: run.cancel(drain=True), "wait": lambda run: run.wait()}
+
+
+@pytest.mark.parametrize("asks", ASKS)
+@pytest.mark.parametrize("mode", ["await", "stream"])
+def test_function_that_waits_for_the_end_of_its_own_run_is_told_so(asks, mode):
+    async def story(loop):
+        async def call(event):
+            await ASKS[asks](run)
+
+        async def stream(event):
+            await ASKS[asks](run)
+            yield event
+
+        work = Behaviour(mode, call if mode == "await" else stream)
+        run = make_run(loop, {"work": work, "sink": Seen().behaviour()}, [("work", "sink")])
+        with pytest.raises(RunError, match=r"node 'work'.*can't wait for the run's end") as raised:
+            await run.run("go")
+        assert (raised.value.code, raised.value.node) == ("AF604", "work")
+        assert "close_inputs" in raised.value.hint
+
+    virtual.run(story)
+
+
+def test_function_may_close_the_inputs_of_its_run_and_another_task_of_its_may_drain_it():
+    async def story(loop):
+        tasks = []
+
+        async def last(event):
+            if event.payload == "close":
+                await run.close_inputs()
+            elif event.payload == "drain":
+                tasks.append(asyncio.create_task(run.cancel(drain=True)))
+            return event
+
+        for ending in ("close", "drain"):
+            seen = Seen()
+            nodes = {"work": Behaviour("await", last), "sink": seen.behaviour()}
+            run = make_run(loop, nodes, [("work", "sink")])
+            await run.offer("work", "first")
+            await run.offer("work", ending)
+            await run.wait()
+            assert seen.data == ["first", ending]
+        await asyncio.gather(*tasks)
+
+    virtual.run(story)
+
+
+async def test_thread_of_a_run_that_waits_for_the_run_to_drain_is_told_so():
+    loop = asyncio.get_running_loop()
+
+    def ask(text):
+        asyncio.run_coroutine_threadsafe(run.cancel(drain=True), loop).result()
+
+    flow = Flow("g")
+    flow.add("ask", map_(ask)) >> flow.add("out", sink(var="out"))
+    run = Run(flow.spec, OPERATORS, Scheduler(loop), functions=flow.functions)
+    with pytest.raises(RunError, match="node 'ask'") as raised:
+        await run.run("go")
+    assert raised.value.code == "AF604"
+
+
+async def test_function_of_a_graph_within_that_waits_for_the_outer_run_is_told_so():
+    async def ask(text):
+        await outer.cancel(drain=True)
+
+    inner = Flow("inner")
+    inner.add("ask", map_(ask)) >> inner.add("out", sink(var="out"))
+    flow = Flow("g")
+    flow.add("within", delegate(inner)) >> flow.add("out", sink(var="out"))
+    loop = asyncio.get_running_loop()
+    outer = Run(
+        flow.spec, OPERATORS, Scheduler(loop), functions=flow.functions | inner.functions, flows={"inner": inner.spec}
+    )
+    with pytest.raises(RunError, match="node 'within': in graph 'inner': node 'ask'") as raised:
+        await outer.run("go")
+    assert raised.value.code == "AF604"
