@@ -3,20 +3,22 @@
 `Chunks` is fed the data of one server-sent event at a time and gives the events it stands for; `close` gives the
 last ones once the stream is over, or raises `StreamCut` if no finish reason had come. The dialects that are told
 apart here were recorded from real servers (`tests/data/wire`): `content` may be null, a finish reason may ride on the
-last piece or come alone, reasoning is called `reasoning_content` (llama.cpp, DeepSeek) or `reasoning` (vLLM), usage
-comes in a chunk without choices or not at all, and an error may be an object inside a stream that began with 200.
+last piece or come alone, reasoning is called `reasoning_content` (llama.cpp, DeepSeek) or `reasoning` (vLLM) or is left
+in the content between tags, usage comes in a chunk without choices or not at all, and an error may be an object inside
+a stream that began with 200.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 from aiflow_jupyter.errors import ProviderError, StreamCut, encodable
 from aiflow_jupyter.events import Event, Finish, Kind, Phase, ToolFragment, Usage
+from aiflow_jupyter.providers.tags import Tags
 
 DONE: Final = "[DONE]"
 _LONGEST_NAME: Final = 200
@@ -53,6 +55,7 @@ class Chunks:
         self._usage: Usage | None = None
         self._cost: float | None = None
         self._metas: dict[Phase | None, Mapping[str, Any]] = {}
+        self._tags = Tags()
         self._half: tuple[str, Phase] | None = None
 
     def feed(self, data: str) -> list[Event]:
@@ -86,8 +89,12 @@ class Chunks:
                 events.extend(self._choice(choice))
         return events
 
+    def left(self) -> list[Event]:
+        """The text that was held back until more of it came; where a stream breaks off, the last that came of it."""
+        return [*self._texts(self._tags.rest()), *self._alone()]
+
     def close(self) -> list[Event]:
-        """What ends the stream: a half of a character that stayed alone, `usage` if the server said it, then `finish`.
+        """What ends the stream: text that was held back, `usage` if the server said it, then `finish`.
 
         Where the server says what the answer cost, as OpenRouter does in US dollars, the `finish` has it as
         `meta["cost"]`.
@@ -101,7 +108,7 @@ class Chunks:
                 hint="What came so far is a part of the answer. Run it again; if it breaks off again, look at the "
                 "server's log.",
             )
-        last = [*self._left()]
+        last = self.left()
         if self._usage is not None:
             last.append(self._event("usage", self._usage))
         finish = self._event("finish", Finish(self.finished, self._usage))
@@ -125,6 +132,21 @@ class Chunks:
         delta = choice.get("delta") or {}
         if not isinstance(delta, dict):
             raise self._unreadable("a delta that is not an object")
+        yield from self._said(delta)
+        calls = self._list(delta, "tool_calls")
+        if calls:
+            yield from self.left()
+        for position, call in enumerate(calls):
+            yield self._event("tool_fragment", self._fragment(call, position))
+        reason = choice.get("finish_reason")
+        if reason == "error":
+            raise self._failed(choice.get("error") or "no reason given")
+        if reason is not None and not isinstance(reason, str):
+            raise self._unreadable("a finish reason that is not text")
+        if reason:
+            self.finished = _one_line(reason)
+
+    def _said(self, delta: Mapping[str, Any]) -> Iterator[Event]:
         reasoning = ""
         for key, phase in _PIECES:
             text = delta.get(key)
@@ -135,29 +157,24 @@ class Chunks:
             # A gateway may send the same reasoning under both names.
             if phase == "reasoning" and text == reasoning:
                 continue
-            reasoning = text if phase == "reasoning" else reasoning
-            yield from self._tokens(text, phase)
-        for position, call in enumerate(self._list(delta, "tool_calls")):
-            yield self._event("tool_fragment", self._fragment(call, position))
-        reason = choice.get("finish_reason")
-        if reason == "error":
-            raise self._failed(choice.get("error") or "no reason given")
-        if reason is not None and not isinstance(reason, str):
-            raise self._unreadable("a finish reason that is not text")
-        if reason:
-            self.finished = _one_line(reason)
+            if phase == "reasoning":
+                reasoning = text
+                yield from self._texts(self._tags.none())
+            yield from self._texts(self._tags.feed(text) if key == "content" else [(text, phase)])
 
-    def _tokens(self, text: str, phase: Phase) -> Iterator[Event]:
-        """The text as an event; a server that cuts between the halves of a character has them put together again."""
-        if self._half is not None and self._half[1] == phase:
-            text, self._half = self._half[0] + text, None
-        yield from self._left()
-        if "\ud800" <= text[-1] <= "\udbff":
-            text, self._half = text[:-1], (text[-1], phase)
-        if text:
-            yield self._event("token", encodable(text), phase)
+    def _texts(self, pieces: Iterable[tuple[str, Phase]]) -> Iterator[Event]:
+        """The texts as events; a server that cuts between the halves of a character has them put together again."""
+        for piece, phase in pieces:
+            text = piece
+            if self._half is not None and self._half[1] == phase:
+                text, self._half = self._half[0] + text, None
+            yield from self._alone()
+            if "\ud800" <= text[-1] <= "\udbff":
+                text, self._half = text[:-1], (text[-1], phase)
+            if text:
+                yield self._event("token", encodable(text), phase)
 
-    def _left(self) -> Iterator[Event]:
+    def _alone(self) -> Iterator[Event]:
         """The half of a character whose other half did not come."""
         if self._half is not None:
             (half, phase), self._half = self._half, None

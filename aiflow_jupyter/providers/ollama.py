@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from aiflow_jupyter.errors import ConfigError, ProviderError, StreamCut, encodable
 from aiflow_jupyter.events import Event, Finish, Kind, Phase, ToolFragment, Usage
 from aiflow_jupyter.providers.openai import is_loopback
+from aiflow_jupyter.providers.tags import Tags
 from aiflow_jupyter.runtime.source import Message, Request
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     import ollama
 
 DEFAULT_URL: Final = "http://127.0.0.1:11434"
-_FINISH: Final = MappingProxyType({"stop": "stop", "length": "length"})
 
 
 def default_url() -> str:
@@ -102,9 +102,6 @@ class Ollama:
             ProviderError: the server could not be asked, refused, or reported a failure.
             StreamCut: the answer ended before its last piece.
         """
-        import httpx  # noqa: PLC0415 - loaded by the first answer, not by the first import
-        import ollama  # noqa: PLC0415
-
         model = request.model or self.model
         if elsewhere(model):
             raise ConfigError(
@@ -113,9 +110,29 @@ class Ollama:
                 hint="name a model of `ollama list` without -cloud",
             )
         reader = _Reader(self.name, model, request.tier, self._clock)
+        try:
+            async with aclosing(self._pieces(request, model)) as pieces:
+                async for piece in pieces:
+                    for event in reader.read(piece):
+                        yield event
+                    if reader.done:
+                        break
+            last = reader.close()
+        except ProviderError:
+            for event in reader.left():
+                yield event
+            raise
+        for event in last:
+            yield event
+
+    async def _pieces(self, request: Request, model: str) -> AsyncGenerator[ollama.ChatResponse, None]:
+        """The pieces of the answer, until the stream ends."""
+        import httpx  # noqa: PLC0415 - loaded by the first answer, not by the first import
+        import ollama  # noqa: PLC0415
+
         async with self._client() as client:
             try:
-                pieces = await client.chat(
+                answer = await client.chat(
                     model=model,
                     messages=[_message(message) for message in request.messages],
                     tools=list(request.tools) or None,
@@ -124,22 +141,19 @@ class Ollama:
                     options=self._options(request),
                     keep_alive=self._keep_alive,
                 )
-                async with aclosing(pieces) as stream:
-                    async for piece in stream:
-                        for event in reader.read(piece):
-                            yield event
+                async with aclosing(answer) as pieces:
+                    async for piece in pieces:
+                        yield piece
             except ollama.ResponseError as error:
-                raise self._refused(error, model, begun=reader.begun) from error
+                raise self._refused(error, model) from error
             except (httpx.HTTPError, ConnectionError) as error:
-                raise self._broken(error, model, begun=reader.begun) from error
-            except (ValueError, TypeError, AttributeError) as error:  # what is no piece of this API
+                raise self._broken(error) from error
+            except (ValueError, TypeError, AttributeError, RecursionError) as error:  # what is no piece of this API
                 raise ProviderError(
                     f"{self.name} sent a piece that can't be understood",
                     code="AF708",
                     hint=f"Is {self._url} an Ollama server?",
                 ) from error
-        for event in reader.close():
-            yield event
 
     async def models(self) -> list[str]:
         """The models that the server has.
@@ -154,9 +168,9 @@ class Ollama:
             try:
                 return [str(each.model) for each in (await client.list()).models]
             except ollama.ResponseError as error:
-                raise self._refused(error, "", begun=False) from error
+                raise self._refused(error, "") from error
             except (httpx.HTTPError, ConnectionError) as error:
-                raise self._broken(error, "", begun=False) from error
+                raise self._broken(error) from error
             except (ValueError, TypeError, AttributeError) as error:
                 raise ProviderError(f"{self._url} is no Ollama server", code="AF708") from error
 
@@ -174,11 +188,23 @@ class Ollama:
             timeout=httpx.Timeout(read, connect=connect),
             follow_redirects=False,
             trust_env=not is_loopback(self._host),
+            headers={"accept-encoding": "identity"},  # its lines are looked at before the client has them
+            event_hooks={"response": [self._bounded]},
             **options,
         )
         # The client sends a key that it finds in the environment to whatever server it is pointed at.
         client._client.headers.pop("authorization", None)  # noqa: SLF001
         return client
+
+    async def _bounded(self, response: httpx.Response) -> None:
+        """Have what the client reads of a response be of bounded size."""
+        import httpx  # noqa: PLC0415
+
+        from aiflow_jupyter.providers.ndjson import Beginning, WholeLines  # noqa: PLC0415
+
+        body = response.stream
+        assert isinstance(body, httpx.AsyncByteStream)
+        response.stream = WholeLines(body, self.name) if response.is_success else Beginning(body)
 
     def _options(self, request: Request) -> dict[str, Any]:
         given = {
@@ -189,9 +215,9 @@ class Ollama:
         }
         return {name: value for name, value in given.items() if value is not None} | dict(request.extra)
 
-    def _refused(self, error: ollama.ResponseError, model: str, *, begun: bool) -> ProviderError:
+    def _refused(self, error: ollama.ResponseError, model: str) -> ProviderError:
         said = _said(error.error)
-        if begun or error.status_code in (-1, 200):
+        if error.status_code in (-1, 200):  # the client's word for a line of the stream
             return ProviderError(
                 f"{self.name} ({model}) failed in the middle of its answer: {said}",
                 code="AF707",
@@ -210,14 +236,9 @@ class Ollama:
         hint = "choose a model that can, or leave the option out" if "does not support" in said else "see the message"
         return ProviderError(f"{self.name} refused ({error.status_code}): {said}", code="AF706", hint=hint)
 
-    def _broken(self, error: Exception, model: str, *, begun: bool) -> ProviderError:
+    def _broken(self, error: Exception) -> ProviderError:
         import httpx  # noqa: PLC0415
 
-        if begun:
-            return StreamCut(
-                f"the answer of {self.name} ({model}) broke off before its end",
-                hint="What came so far is a part of the answer. Run it again.",
-            )
         if isinstance(error, httpx.ReadTimeout):
             return ProviderError(
                 f"{self.name} said nothing for {self._timeouts[1]:g} s", code="AF709", hint="is a model still loading?"
@@ -231,35 +252,43 @@ class _Reader:
     """One answer on its way in."""
 
     def __init__(self, provider: str, model: str, tier: str, clock: Callable[[], int]) -> None:
-        self.begun = False
         self._provider = provider
         self._facts = {"tier": tier, "model": model, "provider": provider}
         self._metas: dict[Phase | None, Mapping[str, Any]] = {}
         self._clock = clock
         self._sequence = 0
         self._calls = 0
+        self._tags = Tags()
         self._finish: Finish | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the last piece has come."""
+        return self._finish is not None
 
     def read(self, piece: ollama.ChatResponse) -> Iterator[Event]:
         """The events that one piece stands for."""
-        self.begun = True
         message = piece.message
-        texts: tuple[tuple[str | None, Phase], ...] = ((message.thinking, "reasoning"), (message.content, "answer"))
-        for text, phase in texts:
-            if text:
-                yield self._event("token", encodable(text), phase)
+        if message.thinking:
+            yield from self._texts(self._tags.none())
+            yield from self._texts([(message.thinking, "reasoning")])
+        if message.content:
+            yield from self._texts(self._tags.feed(message.content))
+        if message.tool_calls:
+            yield from self.left()
         for call in message.tool_calls or ():
             arguments = json.dumps(dict(call.function.arguments), ensure_ascii=False)
             yield self._event("tool_fragment", ToolFragment(self._calls, None, call.function.name, arguments))
             self._calls += 1
         if piece.done:
             usage = Usage(piece.prompt_eval_count, piece.eval_count)
-            reason = (
-                "tool_calls" if self._calls else _FINISH.get(piece.done_reason or "stop", piece.done_reason or "stop")
-            )
-            self._finish = Finish(reason, usage)
+            self._finish = Finish("tool_calls" if self._calls else piece.done_reason or "stop", usage)
 
-    def close(self) -> Iterator[Event]:
+    def left(self) -> list[Event]:
+        """The text that was held back until more of it came; where a stream breaks off, the last that came of it."""
+        return [*self._texts(self._tags.rest())]
+
+    def close(self) -> list[Event]:
         """What ends the stream.
 
         Raises:
@@ -271,8 +300,11 @@ class _Reader:
                 hint="What came so far is a part of the answer. Run it again; if it breaks off again, look at the "
                 "server's log.",
             )
-        yield self._event("usage", self._finish.usage)
-        yield self._event("finish", self._finish)
+        return [*self.left(), self._event("usage", self._finish.usage), self._event("finish", self._finish)]
+
+    def _texts(self, pieces: Iterable[tuple[str, Phase]]) -> Iterator[Event]:
+        for text, phase in pieces:
+            yield self._event("token", encodable(text), phase)
 
     def _event(self, kind: Kind, payload: Any, phase: Phase | None = None) -> Event:
         meta = self._metas.get(phase)

@@ -23,6 +23,7 @@ from aiflow_jupyter.errors import ConfigError, ProviderError, StreamCut, encodab
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.providers import refusals
 from aiflow_jupyter.providers.chunks import Chunks
+from aiflow_jupyter.providers.lines import Lines
 from aiflow_jupyter.providers.secret import Secret
 from aiflow_jupyter.runtime.source import Request
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _BODY: Final = 64 * 1024
 _TOKENIZERS: Final = ("llamacpp", "vllm")
 """How servers that have a tokenizer call themselves as the owner of a model."""
+_EVENTS: Final = {"Content-Type": "text/event-stream; charset=utf-8"}
 _HEADERS: Final = {"Accept": "text/event-stream", "Cache-Control": "no-store", "Content-Type": "application/json"}
 
 
@@ -99,13 +101,19 @@ class OpenAICompatible:
             StreamCut: the answer ended before its finish reason.
         """
         chunks = Chunks(self.name, request.model or self.model, request.tier, self._clock)
-        async with self._answered(request) as response, aclosing(self._data(response, chunks)) as pieces:
-            async for data in pieces:
-                for event in self._fed(chunks, data):
-                    yield event
-                if chunks.done:
-                    break
-        for event in chunks.close():
+        try:
+            async with self._answered(request) as response, aclosing(self._data(response, chunks)) as pieces:
+                async for data in pieces:
+                    for event in self._fed(chunks, data):
+                        yield event
+                    if chunks.done:
+                        break
+            last = chunks.close()
+        except ProviderError:
+            for event in chunks.left():
+                yield event
+            raise
+        for event in last:
             yield event
 
     async def get(self, path: str) -> Any:
@@ -236,9 +244,11 @@ class OpenAICompatible:
         import httpx_sse  # noqa: PLC0415
 
         try:
-            async with aclosing(httpx_sse.EventSource(response).aiter_sse()) as events:
-                async for event in events:
-                    yield event.data
+            async with aclosing(self._lines(response)) as lines:
+                whole = httpx.Response(200, headers=_EVENTS, content=lines)
+                async with aclosing(httpx_sse.EventSource(whole).aiter_sse()) as events:
+                    async for event in events:
+                        yield event.data
         except httpx.RequestError as error:
             if chunks.finished is not None:
                 return
@@ -249,6 +259,17 @@ class OpenAICompatible:
                 f"the answer of {self.name} at {self.url} broke off: {why}",
                 hint="What came so far is a part of the answer. Run it again.",
             ) from error
+
+    async def _lines(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
+        """The stream in whole lines, of bounded length as are the events that they make up."""
+        lines, held = Lines(self.name), 0
+        async for piece in response.aiter_bytes():
+            whole = lines.feed(piece)
+            for line in whole:
+                held = held + len(line) + 1 if line.startswith(b"data") else held if line else 0
+                lines.check(held)
+            if whole:
+                yield b"".join(line + b"\n" for line in whole)
 
     def _body(self, request: Request) -> bytes:
         body: dict[str, Any] = {

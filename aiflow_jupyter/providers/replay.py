@@ -14,6 +14,7 @@ import asyncio
 import inspect
 import random
 import time
+import warnings
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -34,6 +35,11 @@ from aiflow_jupyter.runtime.source import Request
 from aiflow_jupyter.runtime.trace import Exchange, Trace, hash_of, load
 
 QUESTION: Final = "(what was asked was not recorded)"
+NOTABLE_S: Final = 1.0
+WAITED: Final = (
+    "the replay waited {:.1f} s of real time, which its virtual clock does not count: if a function of yours sleeps or "
+    "asks a server, leave that out of it, and declare what it takes, as in service={{'node': seconds}}"
+)
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -128,10 +134,13 @@ def replay(
     """Run a graph on a trace, to its result.
 
     On a virtual clock no code takes time but by its declared service time, and no thread runs; the same trace, graph,
-    faults and seed give the same result and figures.
+    faults and seed give the same result and figures. Your functions are called all the same, one after the other, and
+    what they really take is waited for: leave a `time.sleep` out, and declare it as `service`. A warning says where
+    that was more than a second.
 
     Args:
-        flow: the graph.
+        flow: the graph, built in Python or read from a document; for one of a cell see `%aiflow trace replay`, or
+            `%aiflow graph NAME --as python`.
         trace: what answers, or the file that holds it.
         value: what goes to its input; None for what was asked first, where messages were recorded.
         to: the input node, where there are several.
@@ -143,14 +152,19 @@ def replay(
         seed: of all that is random: faults, pauses before retries.
 
     Raises:
+        CommandError: what is given as the graph or the trace is none.
         GraphError: the graph does not pass its checks.
         RunError: a node failed.
         TraceError: the file holds no trace, or a fault or service time fits no node.
     """
+    began, cpu = time.monotonic(), time.process_time()
     run = replayed(
         flow, trace, value=value, to=to, faults=faults, service=service, functions=functions, clock=clock, speed=speed,
         seed=seed,
     )  # fmt: skip
+    waited = time.monotonic() - began - (time.process_time() - cpu)
+    if clock == "virtual" and waited > NOTABLE_S:
+        warnings.warn(WAITED.format(waited), stacklevel=2)
     if run.error is not None:
         raise run.error
     return run.result()
@@ -170,10 +184,10 @@ def replayed(
     seed: int = 0,
 ) -> Run:
     """The same as `replay`, but gives the run, which is over, also where it failed: for its figures."""
-    spec = flow.spec if isinstance(flow, Flow) else flow
+    spec = _graph(flow)
     functions = {**(flow.functions if isinstance(flow, Flow) else {}), **functions}
     faults = list(faults)
-    recorded = trace if isinstance(trace, Trace) else load(trace)
+    recorded = _trace(trace)
     require(spec, SIGNATURES, functions)
 
     async def story(scheduler: Scheduler, loop: VirtualLoop | None) -> Run:
@@ -199,6 +213,31 @@ def replayed(
         return await story(Scheduler(asyncio.get_running_loop()), None)
 
     return apart(lambda: asyncio.run(in_real_time()))
+
+
+def _graph(flow: Any) -> GraphSpec:
+    spec = flow.spec if isinstance(flow, Flow) else flow
+    if isinstance(spec, GraphSpec):
+        return spec
+    what = f"{flow!r:.60}, a text" if isinstance(flow, str) else f"a {type(flow).__name__}"
+    raise CommandError(
+        f"replay takes a Flow, not {what}",
+        code="AF805",
+        hint="%aiflow graph NAME --as python prints the graph of a cell as one;\n"
+        "%aiflow trace replay FILE answers the next %%aiflow run NAME in the notebook",
+    )
+
+
+def _trace(trace: Any) -> Trace:
+    if isinstance(trace, Trace):
+        return trace
+    if isinstance(trace, str | Path):
+        return load(trace)
+    raise CommandError(
+        f"replay takes a trace or its file, not a {type(trace).__name__}",
+        code="AF805",
+        hint='replay(flow, "run.jsonl")',
+    )
 
 
 def _seeded(seed: int, job: Callable[[], Run]) -> Run:
