@@ -1,14 +1,17 @@
 """What is known of a run while it runs and afterwards: one status for the run, one for each node, one for each answer.
 
 Guardians only count; everything here is read from their counters when somebody asks, so that nothing is paid per event.
+A run's result keeps a snapshot of the counters, and the figures are worked out of it only if somebody reads them.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol
+from itertools import accumulate
+from typing import Any, Literal, NamedTuple, Protocol
 
 from aiflow_jupyter.events import Event, Finish, Usage
 from aiflow_jupyter.graph.policy import Policy
@@ -227,10 +230,6 @@ class Counted(Protocol):
     def depth(self) -> int:
         """Data events in the queue."""
 
-    @property
-    def dropped(self) -> int:
-        """Events that overflow discarded."""
-
     def active(self) -> int:
         """Events in service."""
 
@@ -247,17 +246,125 @@ class Counted(Protocol):
         """Whether an output waits for its receiver."""
 
 
-def percentile(histogram: Sequence[int], share: float) -> float | None:
-    """Upper edge, in seconds, of the bucket that holds the given share of the counts; None without counts."""
-    total = sum(histogram)
-    if not total:
-        return None
-    seen = 0
-    for bits, count in enumerate(histogram):
-        seen += count
-        if seen >= share * total:
-            return (1 << bits) / 1e9
-    return None
+class Counts(NamedTuple):
+    """One node's counters at one instant; see `NodeStatus`. Times are in nanoseconds."""
+
+    node: str
+    state: NodeState
+    policy: Policy
+    workers: int
+    bound: int
+    depth: int
+    peak: int
+    processed: int
+    emitted: int
+    errors: int
+    unrouted: int
+    wait_ns: int
+    service_ns: int
+    blocked_ns: int
+    first_ns: int
+    histogram: list[int]
+    owned: int
+    most: int
+    drops: dict[str, int]
+    conflated: int
+    retries: int
+    lag_ns: int | None
+    held_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A run at one instant, as it was counted: nothing is worked out yet.
+
+    Attributes:
+        started: when the run began, nanoseconds of its clock; 0 before.
+        now: the clock, or when the run ended.
+        nodes: the counters of its nodes.
+    """
+
+    run_id: str
+    name: str
+    state: RunState
+    started: int
+    now: int
+    message: str
+    nodes: tuple[Counts, ...]
+    first_token: int
+    warnings: tuple[str, ...]
+
+    def status(self) -> RunStatus:
+        """The figures."""
+        started, now = self.started, self.now
+        return RunStatus(
+            self.run_id,
+            self.name,
+            self.state,
+            (now - started) / 1e9 if started else 0.0,
+            self.message,
+            tuple(_node_status(counts, started, now) for counts in self.nodes),
+            (self.first_token - started) / 1e9 if self.first_token and started else None,
+            self.warnings,
+        )
+
+
+def counts_of(guardians: Iterable[Counted], run: RunState, now: int, failed: str | None) -> tuple[Counts, ...]:
+    """Read the counters of some guardians; safe from any thread, as every figure is read on its own.
+
+    Args:
+        guardians: the nodes.
+        run: the run's state.
+        now: the clock, or when the run ended.
+        failed: the node that failed the run.
+    """
+    return tuple(
+        Counts(
+            guardian.node,
+            _state(guardian, run, failed),
+            guardian.policy,
+            guardian.workers,
+            guardian.bound,
+            guardian.depth,
+            guardian.peak,
+            guardian.processed,
+            guardian.emitted,
+            guardian.errors,
+            guardian.unrouted,
+            guardian.wait_ns,
+            guardian.busy_for(now),
+            guardian.blocked_for(now),
+            guardian.first_ns,
+            guardian.histogram.copy(),
+            guardian.owned(),
+            guardian.most,
+            dict(guardian.drops),
+            guardian.conflated,
+            guardian.retries,
+            guardian.lag_ns,
+            guardian.held_ns,
+        )
+        for guardian in guardians
+    )
+
+
+def _state(guardian: Counted, run: RunState, failed: str | None) -> NodeState:
+    if guardian.node == failed:
+        return "failed"
+    if guardian.done:
+        return "done"
+    if guardian.closed or run in ("failed", "cancelled"):
+        return "cancelled"
+    if guardian.blocked():
+        return "blocked"
+    return "running" if guardian.active() else "idle"
+
+
+def percentiles(histogram: Sequence[int], *shares: float) -> tuple[float | None, ...]:
+    """For each share the upper edge, in seconds, of the bucket that holds it of all counts; None without any."""
+    seen = list(accumulate(histogram))
+    total = seen[-1]
+    return tuple((1 << bisect_left(seen, share * total)) / 1e9 if total else None for share in shares)
 
 
 def _within(edge: float | None, service_ns: int) -> float | None:
@@ -265,60 +372,40 @@ def _within(edge: float | None, service_ns: int) -> float | None:
     return None if edge is None else min(edge, service_ns / 1e9)
 
 
-def node_status(guardian: Counted, run: RunState, started: int, now: int, failed: str | None) -> NodeStatus:
-    """Read one guardian's counters; safe from any thread, as every figure is read on its own.
-
-    Args:
-        guardian: the node.
-        run: the run's state.
-        started: when the run began, nanoseconds of its clock; 0 before.
-        now: the clock, or when the run ended.
-        failed: the node that failed the run.
-    """
-    if guardian.node == failed:
-        state: NodeState = "failed"
-    elif guardian.done:
-        state = "done"
-    elif guardian.closed or run in ("failed", "cancelled"):
-        state = "cancelled"
-    elif guardian.blocked():
-        state = "blocked"
-    else:
-        state = "running" if guardian.active() else "idle"
-    histogram = list(guardian.histogram)
-    service, waiting = guardian.busy_for(now), guardian.blocked_for(now)
-    time = guardian.workers * (now - started) if started else 0
+def _node_status(counts: Counts, started: int, now: int) -> NodeStatus:
+    service, first = counts.service_ns, counts.first_ns
+    time = counts.workers * (now - started) if started else 0
     busy = min(1.0, service / time) if time > 0 else 0.0
-    blocked = min(1.0 - busy, waiting / time) if time > 0 else 0.0
-    served = max(guardian.processed, 1)
+    blocked = min(1.0 - busy, counts.blocked_ns / time) if time > 0 else 0.0
+    p50, p95, p99 = (_within(edge, service) for edge in percentiles(counts.histogram, 0.50, 0.95, 0.99))
     return NodeStatus(
-        node=guardian.node,
-        state=state,
-        queue=guardian.policy.queue,
-        workers=guardian.workers,
-        bound=guardian.bound,
-        depth=max(0, guardian.depth),
-        peak=guardian.peak,
-        processed=guardian.processed,
-        emitted=guardian.emitted,
-        dropped=guardian.dropped,
-        errors=guardian.errors,
-        unrouted=guardian.unrouted,
-        wait_s=guardian.wait_ns / 1e9,
+        node=counts.node,
+        state=counts.state,
+        queue=counts.policy.queue,
+        workers=counts.workers,
+        bound=counts.bound,
+        depth=max(0, counts.depth),
+        peak=counts.peak,
+        processed=counts.processed,
+        emitted=counts.emitted,
+        dropped=sum(counts.drops.values()),
+        errors=counts.errors,
+        unrouted=counts.unrouted,
+        wait_s=counts.wait_ns / 1e9,
         service_s=service / 1e9,
-        blocked_s=waiting / 1e9,
-        first_s=(guardian.first_ns - started) / 1e9 if guardian.first_ns else None,
-        p50_s=_within(percentile(histogram, 0.50), service),
-        p95_s=_within(percentile(histogram, 0.95), service),
-        p99_s=_within(percentile(histogram, 0.99), service),
-        owned=guardian.owned(),
-        most=guardian.most,
-        drops=dict(guardian.drops),
-        conflated=guardian.conflated,
-        retries=guardian.retries,
+        blocked_s=counts.blocked_ns / 1e9,
+        first_s=(first - started) / 1e9 if first else None,
+        p50_s=p50,
+        p95_s=p95,
+        p99_s=p99,
+        owned=counts.owned,
+        most=counts.most,
+        drops=counts.drops,
+        conflated=counts.conflated,
+        retries=counts.retries,
         busy=busy,
         blocked=blocked,
         idle=1.0 - busy - blocked,
-        lag_s=None if guardian.lag_ns is None or not guardian.first_ns else guardian.lag_ns / 1e9 / served,
-        held_loop_s=guardian.held_ns / 1e9,
+        lag_s=None if counts.lag_ns is None or not first else counts.lag_ns / 1e9 / max(counts.processed, 1),
+        held_loop_s=counts.held_ns / 1e9,
     )
