@@ -6,9 +6,13 @@
     out  = sink(display=true)
     ask -> safe -> out
 
-By sentences (the default) a sentence leaves once it is whole and was checked, with what stood before it. By a count of
-n, tokens leave n at a time, checked together with the n behind them: so whatever spans up to n tokens is seen whole
-before any of it leaves. A text is checked with up to `MOST_CONTEXT` characters of what left before it.
+By sentences (the default) a sentence of an answer leaves once it was checked together with the `overlap` sentences
+behind it (1), or with the end of the answer: so what spans two sentences is seen whole before any of it leaves. With
+`overlap=0` a sentence leaves as soon as it is whole and was checked, and the first words come one sentence sooner. By a
+count of n, tokens leave n at a time, checked together with the n behind them: so whatever spans up to n tokens is seen
+whole before any of it leaves. A text is checked with up to `MOST_CONTEXT` characters of what left before it: of what
+spans more than is held, a part has left when the rest is seen, and is taken back then. What was put into the run is no
+answer and has no end to wait for: its sentences are checked and leave one by one.
 
 Where the check says false, what is held is dropped, `retract` goes out for the answer with the reason, and nothing
 further of it follows, no `finish` either: what left before is no answer, and whoever holds or shows it takes it back.
@@ -50,6 +54,7 @@ from aiflow_jupyter.runtime.returned import decision
 
 MOST_HELD: Final = 1_024
 MOST_CONTEXT: Final = 1_000
+OVERLAP: Final = 1
 
 
 def _holds(args: Args) -> int:
@@ -63,6 +68,7 @@ SIGNATURE = OperatorSignature(
         Parameter("check", "function", required=True),
         Parameter("hold", "choice_or_integer", choices=("sentence",), least=1),
         Parameter("inline", "boolean"),
+        Parameter("overlap", "integer", least=0),
     ),
     takes=TEXT,
     ports=lambda _args: ("", VERDICT),
@@ -73,15 +79,22 @@ SIGNATURE = OperatorSignature(
 )
 
 
-def guard(check: Callable[..., Any], *, hold: str | int | None = None, inline: bool | None = None) -> OperatorCall:
+def guard(
+    check: Callable[..., Any],
+    *,
+    hold: str | int | None = None,
+    inline: bool | None = None,
+    overlap: int | None = None,
+) -> OperatorCall:
     """Hold text back until a check says true.
 
     Args:
         check: takes a text; returns something true where it may leave. May be `async`.
         hold: `"sentence"` (the default), or how many tokens leave together.
         inline: run a plain check on the loop: only for cheap ones.
+        overlap: how many sentences behind one are checked together with it before it leaves; 1 if it is left out.
     """
-    return call("guard", check=check, hold=hold, inline=inline)
+    return call("guard", check=check, hold=hold, inline=inline, overlap=overlap)
 
 
 class _Held:
@@ -92,7 +105,7 @@ class _Held:
         phase: of all of it.
     """
 
-    __slots__ = ("_context", "_cutter", "_length", "events", "phase")
+    __slots__ = ("_context", "_cutter", "_ends", "_length", "events", "phase")
 
     def __init__(self, phase: Phase | None, *, by_sentence: bool) -> None:
         self.events: deque[tuple[Event, int]] = deque()
@@ -100,24 +113,41 @@ class _Held:
         self._context = ""
         self._length = 0
         self._cutter = ByEnd(sentence_end) if by_sentence else None
+        self._ends: deque[int] = deque()  # where the held sentences end
 
-    def add(self, event: Event) -> int:
-        """Hold an event; gives how many of the held ones are sentences that are whole now."""
+    def add(self, event: Event) -> bool:
+        """Hold an event; whether a sentence is whole by it."""
         text = _text(event)
         self._length += len(text)
         self.events.append((event, self._length))
         if self._cutter is None:
-            return 0
+            return False
         if event.kind == "chunk":  # a piece that somebody has cut is whole
-            return len(self.events)
+            self._ends.append(self._length)
+            return True
         if not list(self._cutter.feed(text)):
-            return 0
-        end = self._length - len(self._cutter.text)
-        return sum(behind <= end for _, behind in self.events)
+            return False
+        self._ends.append(self._length - len(self._cutter.text))
+        return True
+
+    def whole(self, overlap: int) -> tuple[int, int]:
+        """How many of the held events may leave, and how many have to be looked at before.
+
+        Args:
+            overlap: how many whole sentences stay behind those that leave.
+        """
+        if overlap >= len(self._ends):
+            return 0, 0
+        last, end = self._ends[-1 - overlap], self._ends[-1]
+        leaving = sum(behind <= last for _, behind in self.events)
+        seen = sum(behind < end for _, behind in self.events) + 1  # a token may end one sentence and begin the next
+        return leaving, seen
 
     def take(self) -> Event:
         """The oldest event, which is held no more."""
-        event, _ = self.events.popleft()
+        event, behind = self.events.popleft()
+        while self._ends and self._ends[0] <= behind:
+            self._ends.popleft()
         self._context = (self._context + _text(event))[-MOST_CONTEXT:]
         return event
 
@@ -150,6 +180,7 @@ class _Guard:
     def __init__(self, args: Args, binding: Binding) -> None:
         hold = args.get("hold", "sentence")
         self._count: int | None = hold if isinstance(hold, int) else None
+        self._overlap: int = args.get("overlap", OVERLAP)
         self._node = binding.node
         self._name = args["check"]
         self._most = binding.policy.hold or _holds(args)
@@ -189,13 +220,15 @@ class _Guard:
         held = self._open.get(lineage)
         if held is None:
             held = self._open[lineage] = _Held(event.phase, by_sentence=self._count is None)
-        leaving = held.add(event)
+        more = held.add(event)
         self._kept += 1
         self._bytes += size
-        count = len(held.events)
-        if self._count is not None and count >= 2 * self._count:
-            leaving = self._count
-        async for out in self._judged(lineage, leaving, leaving if self._count is None else count):
+        leaving, seen = 0, len(held.events)
+        if self._count is not None:
+            leaving = self._count if seen >= 2 * self._count else 0
+        elif more:
+            leaving, seen = held.whole(0 if origin(lineage) is None else self._overlap)
+        async for out in self._judged(lineage, leaving, seen):
             yield out
 
     async def _judged(
@@ -340,8 +373,14 @@ def bind(args: Args, binding: Binding) -> Behaviour:
     """The behaviour of `guard`.
 
     Raises:
-        ConfigError: no such check, or it is no function of a text.
+        ConfigError: no such check, or it is no function of a text; or there is an `overlap` that nothing is held by.
     """
+    if "overlap" in args and isinstance(args.get("hold"), int):
+        raise ConfigError(
+            f"node {binding.node!r}: overlap= has no effect here",
+            code="AF204",
+            hint="it goes with sentences; hold=n sees n tokens more before any leaves",
+        )
     made = _Guard(args, binding)
     return Behaviour("stream", made.stream, control=made.control, holds=made.holds, recalls=True, governed=True)
 

@@ -46,19 +46,19 @@ def tokens(*pieces, lineage="0/0.ask"):
 
 def test_a_sentence_leaves_once_it_is_whole_and_was_checked():
     seen = []
-    given_node = node(lambda text: seen.append(text) or True)
+    given_node = node(lambda text: seen.append(text) or True, overlap=0)
     assert given_node.put(*tokens("One", " thing.")) == []
     assert texts(given_node.put(token(" Two", 2))) == ["One", " thing."]
     assert texts(given_node.put(token(" things.", 3), token(" ", 4))) == [" Two", " things.", " "]
     out = given_node.put(token("Three", 5), finish())
     assert texts(out) == ["Three"]
     assert kinds(out) == ["commit", "finish"]
-    assert seen == ["One thing.", "One thing. Two things. ", "One thing. Two things. Three"]
+    assert seen == ["One thing. Two", "One thing. Two things. ", "One thing. Two things. Three"]
     assert [event.sequence for event in given_node.given if event.kind == "token"] == list(range(6))
 
 
 def test_what_is_refused_is_dropped_retracted_and_nothing_follows():
-    given_node = node()
+    given_node = node(overlap=0)
     out = given_node.put(*tokens("Fine. ", "The se", "cr", "et is 7. ", "More. ", "And more."), finish())
     assert texts(out) == ["Fine. "]
     assert kinds(out) == ["retract"]
@@ -74,9 +74,54 @@ def test_the_rest_is_checked_at_finish():
     assert (texts(out), kinds(out)) == ([], ["retract"])
 
 
-def test_a_secret_over_two_sentences_is_retracted_once_it_is_seen():
-    out = node(lambda text: "Foo. Bar" not in text).put(*tokens("Foo. ", "Bar."), finish())
+def test_a_sentence_leaves_once_it_was_checked_together_with_the_one_behind_it():
+    seen = []
+    given_node = node(lambda text: seen.append(text) or True)
+    assert given_node.put(*tokens("One. ", "Two")) == []
+    assert texts(given_node.put(token(". ", 2), token("x", 3))) == ["One. "]
+    assert seen == ["One. Two. "]
+    out = given_node.put(token("y. ", 4), token("z", 5), finish())
+    assert (texts(out), kinds(out)) == (["Two", ". ", "x", "y. ", "z"], ["commit", "finish"])
+    assert seen == ["One. Two. ", "One. Two. xy. ", "One. Two. xy. z"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.integers(0, 3),
+    st.lists(st.sampled_from(["A. ", "B b. "]), max_size=4),
+    st.lists(st.sampled_from(["C. ", "d", "E e. "]), max_size=4),
+    st.data(),
+)
+def test_no_part_leaves_of_what_spans_a_sentence_and_the_overlap(overlap, before, after, data):
+    secret = "".join(f"part {n}. " for n in range(overlap + 1))
+    text = "".join(before) + secret + "".join(after)
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(text) - 1), max_size=8)))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    out = node(lambda text: secret.strip() not in text, overlap=overlap).put(*tokens(*pieces), finish())
+    assert "".join(before).startswith("".join(texts(out)))
+    assert kinds(out) == ["retract"]
+
+
+def test_a_secret_over_more_sentences_than_are_held_is_retracted_once_it_is_seen():
+    def check(text):
+        return "Foo. Bar" not in text
+
+    out = node(check, overlap=0).put(*tokens("Foo. ", "Bar."), finish())
     assert (texts(out), kinds(out)) == (["Foo. "], ["retract"])
+    out = node(check).put(*tokens("Foo. ", "Bar."), finish())
+    assert (texts(out), kinds(out)) == ([], ["retract"])
+
+
+def test_what_is_put_in_waits_for_no_sentence_behind_it():
+    given_node = node()
+    assert texts(given_node.put(value("One.").derive("One.", "chunk"))) == ["One."]
+    assert given_node.behaviour.holds() == 0
+
+
+def test_overlap_goes_with_sentences():
+    with pytest.raises(ConfigError, match="overlap= has no effect") as raised:
+        node(hold=3, overlap=1)
+    assert raised.value.code == "AF204"
 
 
 # -- by a count of tokens
@@ -191,7 +236,7 @@ def test_a_part_is_checked_too():
 
 
 def test_answer_that_begins_anew_is_judged_anew():
-    given_node = node()
+    given_node = node(overlap=0)
     out = given_node.put(token("secret. "), token("x", 1), told("restart"), token("fine"), finish())
     assert (texts(out), kinds(out)) == (["fine"], ["retract", "restart", "commit", "finish"])
 
@@ -258,7 +303,8 @@ def test_each_check_is_tried_by_itself():
             raise OSError("again")
         return True
 
-    run, result = tell(GUARDED.format(hold="", policy="[retry=2]"), Scripted("One. ", "Two. ", "x"), check=check)
+    text = GUARDED.format(hold=", overlap=0", policy="[retry=2]")
+    run, result = tell(text, Scripted("One. ", "Two. ", "x"), check=check)
     assert result["x"] == "One. Two. x"
     assert run.guardians["safe"].retries == 3
     assert len(tries) == 6
@@ -365,7 +411,7 @@ def test_a_piece_that_was_cut_before_is_looked_at_when_it_comes_with_its_white_s
         seen.append(text)
         return True
 
-    given_node = Node("guard", functions={"check": check}, check="check")
+    given_node = Node("guard", functions={"check": check}, check="check", overlap=0)
     out = []
     for number, piece in enumerate(["One.", "Two."]):
         gap = {"gap": " "} if number else {}
