@@ -300,7 +300,7 @@ class Run:
         """Wait for the end.
 
         Raises:
-            RunError: a node failed; what was delivered stays readable on the run. Or a function of the run waits for it.
+            RunError: a node failed; what was delivered stays readable on the run. Or one of its functions waits.
             RunCancelled: it was cancelled.
         """
         self._from_outside()
