@@ -19,8 +19,9 @@ Else the `sink(var=...)`s make one `value`, with the event's identity: what was 
 tokens, a list if it is several; by name where there are several sinks.
 
 Both graphs share the functions, the source and the loop. A cancel goes down; a failure names the inner node; the
-models' answers stand in the outer run's result too. Of an answer that broke off inside, but was caught there, an
-`error` tells after what came of it; what is retracted inside is retracted here.
+models' answers and what the inner run warns of stand in the outer run's result too, which is not complete where the
+inner one is not. Of an answer that broke off inside, but was caught there, an `error` tells after what came of it; what
+is retracted inside is retracted here.
 
 A graph may delegate to graphs that delegate, `MOST_DEPTH` deep, but never to itself, by whatever way: AF625.
 """
@@ -166,6 +167,7 @@ class _Delegate:
         self._node = binding.node
         self._inner = binding.inner
         self._answers = binding.answers
+        self._withheld = binding.withheld
 
     async def stream(self, event: Event) -> AsyncGenerator[Event, None]:
         """Run the graph for an event, and give what it shows."""
@@ -198,13 +200,16 @@ class _Delegate:
 
     async def _run(self, run: Run, event: Event) -> Result:
         try:
-            return await run.run(event.payload)
+            result = await run.run(event.payload)
         except AiflowError as error:
             raise RunError(
                 f"node {self._node!r}: in graph {self._spec.name!r}: {error.message}", code=error.code, hint=error.hint
             ) from error
         finally:
             self._answers.extend(run.answers)
+        if not result.complete:
+            self._withheld(f"node {self._node!r}: what graph {self._spec.name!r} gave is not whole")
+        return result
 
 
 def _collected(values: Collected) -> Any:

@@ -163,6 +163,7 @@ class Run:
         self._timers: set[Timer] = set()
         self._operators = operators
         self._inner: list[Run] = []
+        self._outer: Run | None = None
         self._warnings: dict[str, str] = {}
         self._partial = False
         self.paused = False
@@ -418,6 +419,7 @@ class Run:
         )
         self._inner = [each for each in self._inner if each.state in ("ready", "running") or each.still_running]
         self._inner.append(inner)
+        inner._outer = self
         return inner
 
     def result(self) -> Result:
@@ -505,8 +507,13 @@ class Run:
         self._detector.watch()
 
     def warn(self, node: str, text: str) -> None:
-        """What whoever runs a node should know: it stands in the status. Called from any thread."""
+        """What whoever runs a node should know: it stands in the status, also of a run around this one.
+
+        Called from any thread.
+        """
         self._warnings[node] = text
+        if self._outer is not None:
+            self._outer.warn(f"{self.spec.name}.{node}", f"in graph {self.spec.name!r}: {text}")
 
     def withheld(self, node: str, text: str) -> None:
         """A node kept a part of what was asked for from leaving: the result is not whole."""

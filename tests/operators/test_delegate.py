@@ -332,3 +332,36 @@ def test_checks_take_anything_from_it():
     with pytest.raises(GraphError) as raised:
         require(spec_of(OUTER.format(policy="")), SIGNATURES, {"see": print}, flows=["other"])
     assert [problem.code for problem in raised.value.problems] == ["AF205"]
+
+
+# -- what is told of the inner run
+
+
+GUARDED = "ask = generate()\nsafe = guard(check, inline=true)\nout = sink({})\nask -> safe -> out"
+
+
+@pytest.mark.parametrize("how", ["display=true", 'var="text"'])
+@pytest.mark.parametrize("good", [True, False])
+def test_what_an_inner_run_warns_of_stands_in_the_outer_one_which_is_not_whole_either(how, good):
+    source = Replies(lambda _request: ["One. ", "Two."])
+    flows = {"inner": GUARDED.format(how)}
+    _, result = run(OUTER.format(policy=""), source, flows, see=seeing([]), check=lambda _text: good)
+    assert result.complete == good
+    if good:
+        assert result.status.warnings == ()
+    else:
+        refused, part = result.status.warnings
+        assert refused.startswith("in graph 'inner': node 'safe': 'check' refused a part of it")
+        assert part == "node 'sub': what graph 'inner' gave is not whole"
+
+
+def test_warnings_of_a_graph_two_graphs_down_name_the_way():
+    source = Replies(lambda _request: ["One. ", "Two."])
+    flows = {
+        "inner": GUARDED.format("display=true"),
+        "middle": "sub = delegate(flow=inner)\nout = sink(display=true)\nsub -> out",
+    }
+    text = OUTER.format(policy="").replace("flow=inner", "flow=middle")
+    _, result = run(text, source, flows, see=seeing([]), check=lambda _text: False)
+    assert any(each.startswith("in graph 'middle': in graph 'inner': node 'safe'") for each in result.status.warnings)
+    assert not result.complete
