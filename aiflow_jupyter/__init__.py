@@ -37,14 +37,24 @@ if TYPE_CHECKING:
     from aiflow_jupyter.operators import tools as tools
     from aiflow_jupyter.operators import window as window
     from aiflow_jupyter.providers.replay import replay as replay
+    from aiflow_jupyter.runtime.faults import Burst as Burst
+    from aiflow_jupyter.runtime.faults import Cut as Cut
+    from aiflow_jupyter.runtime.faults import Fail as Fail
+    from aiflow_jupyter.runtime.faults import Slow as Slow
+    from aiflow_jupyter.runtime.faults import Stall as Stall
     from aiflow_jupyter.runtime.run import Result as Result
 
 _HOMES = {
     "AiflowError": "errors",
+    "Burst": "runtime.faults",
+    "Cut": "runtime.faults",
     "Event": "events",
+    "Fail": "runtime.faults",
     "Flow": "graph.builder",
     "Reply": "notebook.answer",
     "Result": "runtime.run",
+    "Slow": "runtime.faults",
+    "Stall": "runtime.faults",
     "classify": "operators",
     "filter": "operators",
     "flat_map": "operators",
@@ -67,10 +77,15 @@ _HOMES = {
 
 __all__ = [
     "AiflowError",
+    "Burst",
+    "Cut",
     "Event",
+    "Fail",
     "Flow",
     "Reply",
     "Result",
+    "Slow",
+    "Stall",
     "__version__",
     "ask",
     "classify",

@@ -2,22 +2,23 @@
 
     faults = [Stall(at=1.0, seconds=2.0), Slow(node="speech", factor=3), Fail(node="clean", call=5)]
 
-The same as JSON: `[{"fault": "stall", "at": 1.0, "seconds": 2.0}, ...]`. Whatever is random in them comes from a seed,
-so that one script is the same each time. Those of an answer change its trace (`disturbed`); those of a node act on its
-calls (`service`).
+The same as JSON, for `aiflow trace replay --faults`: `[{"fault": "stall", "at": 1.0, "seconds": 2.0}, ...]`. Whatever
+is random in them comes from a seed, so that one script is the same each time. Those of an answer change its trace
+(`disturbed`); those of a node act on its calls (`service`).
 """
 
 from __future__ import annotations
 
 import builtins
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Annotated, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from aiflow_jupyter.graph.policy import MOST_SECONDS
+from aiflow_jupyter.graph.problems import expected, nearest, shown
 from aiflow_jupyter.runtime.trace import Broken, Exchange, Trace, TraceError
 
 MOST_FAULTS: Final = 10_000
@@ -40,7 +41,19 @@ def _exception(name: str) -> str:
 
 
 class _Fault(BaseModel):
+    """Raises a `TraceError`, with code AF745, for a value that it can't have."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    if not TYPE_CHECKING:  # for whoever checks types, the fields are the arguments
+
+        def __init__(self, /, **given: Any) -> None:
+            try:
+                super().__init__(**given)
+            except ValidationError as error:
+                kind = type(self).model_fields["fault"].default
+                takes = ", ".join(name for name in type(self).model_fields if name != "fault")
+                raise TraceError(_wrong(kind, error, given), code="AF745", hint=f"a {kind} takes {takes}") from None
 
 
 class _OfAnswer(_Fault):
@@ -75,7 +88,7 @@ class Cut(_OfAnswer):
     @model_validator(mode="after")
     def _somewhere(self) -> Cut:
         if self.at is None and self.events is None:
-            raise ValueError("a cut needs at= or events=")
+            raise ValueError("needs at or events: where the line is cut")
         return self
 
 
@@ -112,9 +125,13 @@ class Fail(_Fault):
 
 
 Fault = Stall | Burst | Cut | Slow | Fail
-_SCRIPT: Final = TypeAdapter(
-    Annotated[list[Annotated[Fault, Field(discriminator="fault")]], Field(max_length=MOST_FAULTS)]
-)
+_KINDS: Final[Mapping[str, Callable[..., Fault]]] = {
+    "stall": Stall,
+    "burst": Burst,
+    "cut": Cut,
+    "slow": Slow,
+    "fail": Fail,
+}
 F = TypeVar("F", bound=_Fault)
 
 
@@ -125,17 +142,54 @@ def read_faults(text: str) -> list[Fault]:
         TraceError: it is none; the message says which fault is wrong.
     """
     if len(text) > MOST_SCRIPT:
-        raise TraceError(f"the script of faults has more than {MOST_SCRIPT:,} characters", code="AF745")
+        raise TraceError(f"the script of faults has more than {MOST_SCRIPT:,} characters", code="AF745", hint=_EXAMPLE)
     try:
-        return _SCRIPT.validate_json(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(step) for step in first["loc"])
+        script = json.loads(text)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
         raise TraceError(
-            f"the script of faults: {f'{where}: ' if where else ''}{first['msg']}",
-            code="AF745",
-            hint=f"as in {json.dumps([Stall(at=1.0, seconds=2.0).model_dump(exclude_none=True)])}",
+            f"the script of faults is no JSON ({place}: {error.msg})", code="AF745", hint=_EXAMPLE
         ) from None
+    except (ValueError, RecursionError):
+        raise TraceError("the script of faults is no JSON that can be read", code="AF745", hint=_EXAMPLE) from None
+    if not isinstance(script, list) or len(script) > MOST_FAULTS:
+        what = f"has more than {MOST_FAULTS:,} faults" if isinstance(script, list) else "is no JSON array"
+        raise TraceError(f"the script of faults {what}", code="AF745", hint=_EXAMPLE)
+    return [_fault(number, each) for number, each in enumerate(script)]
+
+
+_EXAMPLE: Final = 'as in [{"fault": "stall", "at": 1.0, "seconds": 2.0}]'
+
+
+def _fault(number: int, given: Any) -> Fault:
+    """A fault of a script, by its number there (from 0)."""
+    if not isinstance(given, dict) or "fault" not in given:
+        refused = TraceError(" does not say which fault it is", code="AF745", hint=_EXAMPLE)
+    elif not isinstance(given["fault"], str) or given["fault"] not in _KINDS:
+        hint = nearest(str(given["fault"]), _KINDS)
+        refused = TraceError(f".fault is {shown(given['fault'])}, which is none", code="AF745", hint=hint)
+    else:
+        try:
+            return _KINDS[given["fault"]](**given)
+        except TraceError as error:
+            refused = TraceError(f".{error.message}", code="AF745", hint=error.hint)
+    refused.message = f"the script of faults: {number}{refused.message}"
+    refused.hint = f"this is fault {number + 1}; {refused.hint}"
+    raise refused from None
+
+
+def _wrong(kind: str, error: ValidationError, given: Mapping[str, Any]) -> str:
+    """The first of pydantic's findings about a fault, in words."""
+    first = min(error.errors(include_url=False), key=lambda item: item["type"] == "missing")  # a slip may stand for it
+    name = str(first["loc"][0]) if first["loc"] else ""
+    if first["type"] == "extra_forbidden":
+        return f"{kind} has no {shown(name)}"
+    if first["type"] == "missing":
+        return f"{kind}.{name} is missing"
+    said, allowed = first["msg"].removeprefix("Value error, "), expected(first)
+    if not name:
+        return f"{kind} {said}"
+    return f"{kind}.{name} is {shown(given[name])}, not {allowed}" if allowed else f"{kind}.{name}: {said}"
 
 
 def of_kind(faults: Iterable[Fault], kind: type[F], node: str) -> list[F]:

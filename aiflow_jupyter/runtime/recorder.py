@@ -239,6 +239,16 @@ def _fields(payload: Any) -> dict[str, Any]:
     return asdict(payload)
 
 
+def require_new(path: Path) -> None:
+    """See that a trace can be recorded to a file later on; nothing is left of that.
+
+    Raises:
+        TraceError: the file is there already, or can't be written.
+    """
+    _created(path).close()
+    path.unlink()
+
+
 def _created(path: Path) -> IO[str]:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -248,5 +258,7 @@ def _created(path: Path) -> IO[str]:
         ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise TraceError(f"{path} can't be written: {reason}", code="AF740", hint="name another file") from None
+        raise TraceError(
+            f"{path} can't be written: {reason}", code="AF740", hint="name a file in a folder that you may write to"
+        ) from None
     return os.fdopen(handle, "w", encoding="utf-8", newline="\n")
