@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from aiflow_jupyter.errors import AiflowError, plain
+from aiflow_jupyter.trace_command import question_options
 
 if TYPE_CHECKING:
     from aiflow_jupyter.graph.signatures import Signatures
@@ -53,6 +55,9 @@ class _Group(click.Group):
         except AiflowError as error:
             click.echo(str(error), err=True)
             raise SystemExit(1) from None
+        except KeyboardInterrupt:
+            click.echo("stopped", err=True)
+            raise SystemExit(130) from None
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -101,20 +106,9 @@ def demo(*, as_json: bool, prompt: str | None) -> None:
 
 @main.command()
 @click.argument("question")
-@click.option("--tier", type=click.Choice(["auto", "local", "hpc", "cloud"]), default="auto", help="Who answers.")
-@click.option(
-    "--stay",
-    type=click.Choice(["local", "institution", "anywhere"]),
-    default="anywhere",
-    help="How far the text may go; nothing overrides it.",
-)
-@click.option("--fallback", is_flag=True, help="Another tier may answer where the named one fails.")
+@question_options
 @click.option("--why", is_flag=True, help="Say who answered and why.")
 @click.option("--explain", is_flag=True, help="Say who would answer and why, and don't ask.")
-@click.option("--system", default=None, help="A system message before the question.")
-@click.option("--temperature", type=click.FloatRange(0, 10), default=None, help="0 for the likeliest token each time.")
-@click.option("--max-tokens", type=click.IntRange(1, 1_000_000), default=None, help="The most tokens of the answer.")
-@click.option("--seed", type=int, default=None, help="Makes sampling repeatable.")
 @click.option("-c", "--conversation", metavar="NAME", default=None, help="A turn of this conversation.")
 @click.option("--no-store", is_flag=True, help="With -c: ask with the conversation, and keep nothing of this turn.")
 def ask(
@@ -438,17 +432,47 @@ def _with_router(job: Callable[[ConfiguredRouter], Coroutine[Any, Any, T]]) -> T
     from aiflow_jupyter.tiers.router import default_router
 
     async def run() -> T:
+        stopping.task = asyncio.current_task()
         router = default_router()
         try:
             return await job(router)
         finally:
             await router.aclose()
 
+    stopping = _Stopping()
+    before = signal.signal(signal.SIGINT, stopping.interrupt)
     try:
         return asyncio.run(run())
-    except KeyboardInterrupt:
-        click.echo("stopped", err=True)
-        raise SystemExit(130) from None
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    finally:
+        if not stopping.told:  # else once more is answered until the process has ended
+            signal.signal(signal.SIGINT, before)
+
+
+class _Stopping:
+    """The first interrupt closes what is open, a second one waits for nothing: the process ends there and then.
+
+    Attributes:
+        task: what is cancelled by the first, None before there is anything to close.
+        told: whether there was one.
+    """
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[Any] | None = None
+        self.told = False
+
+    def interrupt(self, _number: int, _frame: object) -> None:
+        """Handle SIGINT."""
+        if self.told:
+            if sys.stdout.isatty():
+                os.write(1, b"\x1b[?25h")  # a live view hides the cursor
+            os.write(2, b"\nstopped at once; what was open was not closed\n")
+            os._exit(130)
+        self.told = True
+        if self.task is None:
+            raise KeyboardInterrupt
+        self.task.get_loop().call_soon_threadsafe(self.task.cancel)
 
 
 def _model(console: Any) -> Model:

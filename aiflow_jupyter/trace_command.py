@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.runtime.bottleneck import Bottleneck
     from aiflow_jupyter.runtime.metrics import NodeStatus
     from aiflow_jupyter.runtime.run import Run
-    from aiflow_jupyter.runtime.source import Provider
+    from aiflow_jupyter.runtime.source import Message, Provider
     from aiflow_jupyter.runtime.trace import Exchange, Trace
 
 _PATH = click.Path(path_type=Path, dir_okay=False)
@@ -31,11 +31,42 @@ _PARTIAL = click.option("--partial", is_flag=True, help="Leave out a last line t
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
 class WithRouter(Protocol):
     """Runs a job on a loop of its own with the configured router."""
 
     def __call__(self, job: Callable[[Provider], Coroutine[Any, Any, str]], /) -> str:
         """What the job gives."""
+
+
+_QUESTION = (
+    click.option("--tier", type=click.Choice(["auto", "local", "hpc", "cloud"]), default="auto", help="Who answers."),
+    click.option(
+        "--stay",
+        type=click.Choice(["local", "institution", "anywhere"]),
+        default="anywhere",
+        help="How far the text may go; nothing overrides it.",
+    ),
+    click.option("--fallback", is_flag=True, help="Another tier may answer where the named one fails."),
+    click.option("--model", default=None, help="The model's name, for tiers that have several."),
+    click.option("--system", default=None, help="A system message before the question."),
+    click.option(
+        "--temperature", type=click.FloatRange(0, 10), default=None, help="0 for the likeliest token each time."
+    ),
+    click.option(
+        "--max-tokens", type=click.IntRange(1, 1_000_000), default=None, help="The most tokens of the answer."
+    ),
+    click.option("--seed", type=int, default=None, help="Makes sampling repeatable."),
+)
+
+
+def question_options(command: F) -> F:
+    """Give a command the options of a question: `system`, and the others by their names in a `Request`."""
+    for option in reversed(_QUESTION):
+        command = option(command)
+    return command
 
 
 def command(with_router: WithRouter) -> click.Command:
@@ -48,15 +79,15 @@ def command(with_router: WithRouter) -> click.Command:
     @trace.command()
     @click.argument("question")
     @click.option("-o", "--out", type=_PATH, required=True, help="The file to make; it must not be there.")
-    @click.option("--tier", type=click.Choice(["auto", "local", "hpc", "cloud"]), default="auto", help="Who answers.")
-    @click.option("--model", default=None, help="The model's name.")
-    @click.option("--system", default=None, help="A system message before the question.")
+    @question_options
     @click.option("--messages", is_flag=True, help="Record the question itself, not only its hash.")
-    def record(question: str, out: Path, *, messages: bool, **options: Any) -> None:
+    def record(question: str, out: Path, system: str | None, *, messages: bool, **options: Any) -> None:
         """Ask a question, print the answer, and record it to a file."""
+        from aiflow_jupyter.tiers.conversation.store import asking
+
         if not question.strip():
             raise click.UsageError("the question is empty")
-        summary = with_router(lambda router: _record(router, question, out, options, messages=messages))
+        summary = with_router(lambda router: _record(router, asking(question, system), out, options, messages=messages))
         click.echo(f"\n{summary}", err=True)
 
     @trace.command()
@@ -93,16 +124,16 @@ def command(with_router: WithRouter) -> click.Command:
 # -- record
 
 
-async def _record(router: Provider, question: str, out: Path, options: Mapping[str, Any], *, messages: bool) -> str:
+async def _record(
+    router: Provider, asked: tuple[Message, ...], out: Path, options: Mapping[str, Any], *, messages: bool
+) -> str:
     from aiflow_jupyter.runtime.recorder import Recorder
-    from aiflow_jupyter.runtime.source import Message, Request
+    from aiflow_jupyter.runtime.source import Request
     from aiflow_jupyter.runtime.trace import load
 
-    system = options["system"]
-    asked = (*((Message(role="system", content=system),) if system else ()), Message(role="user", content=question))
     recorder = Recorder(router, out, messages=messages)
     try:
-        async with aclosing(recorder.stream(Request(asked, options["tier"], options["model"]))) as events:
+        async with aclosing(recorder.stream(Request(asked, **options))) as events:
             async for event in events:
                 if event.kind == "token" and event.phase != "reasoning":
                     click.echo(plain(event.payload), nl=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import stat
@@ -10,7 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from aiflow_jupyter import cli, trace_command
+from aiflow_jupyter.events import Event, Finish
 from aiflow_jupyter.graph.language import parse
 from aiflow_jupyter.operators import SIGNATURES
 from aiflow_jupyter.runtime.trace import hash_of
@@ -136,6 +140,70 @@ def test_words_of_a_trace_do_not_steer_the_terminal(trace):
     shown = aiflow("trace", "show", trace)
     assert "\x1b" not in shown.stdout
     assert "small" in shown.stdout
+
+
+def test_record_takes_every_option_of_a_question(tmp_path):
+    asked = []
+
+    class Source:
+        async def stream(self, request):
+            asked.append(request)
+            yield Event("token", "Hi", meta={"phase": "answer"})
+            yield Event("finish", Finish("stop"))
+
+    record = trace_command.command(lambda job: asyncio.run(job(Source())))
+    line = "--tier local --stay institution --fallback --model m --system Briefly"
+    line += " --temperature 0.5 --max-tokens 9 --seed 3"
+    done = CliRunner().invoke(record, ["record", "-o", str(tmp_path / "new.jsonl"), *line.split(), "Why?"])
+    assert done.exit_code == 0, done.output
+    (request,) = asked
+    assert [message["content"] for message in request.messages] == ["Briefly", "Why?"]
+    told = (request.tier, request.stay, request.fallback, request.model, request.temperature, request.max_tokens)
+    assert (*told, request.seed) == ("local", "institution", True, "m", 0.5, 9, 3)
+
+
+def test_ask_and_record_have_the_same_options_of_a_question():
+    group = trace_command.command(lambda job: asyncio.run(job(None)))
+    own = {"out", "messages", "why", "explain", "conversation", "no_store", "help"}
+    ask, record = ({each.name for each in command.params} - own for command in (cli.ask, group.commands["record"]))
+    assert ask == record
+    assert {"max_tokens", "temperature", "seed", "model"} < ask
+
+
+HANGS = """
+import asyncio, os, signal, time
+from aiflow_jupyter import cli
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+async def job(router):
+    interrupt()
+    try:
+        await asyncio.sleep(60)
+    finally:
+        {closing}
+
+@cli.main.command()
+def hang():
+    {command}
+
+cli.main(["hang"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "closing", "said"),
+    [
+        ("cli._with_router(job)", "await asyncio.sleep(0)", "stopped"),
+        ("cli._with_router(job)", "interrupt()", "stopped at once; what was open was not closed"),
+        ("interrupt(); time.sleep(60)", "...", "stopped"),
+    ],
+)
+def test_the_first_interrupt_closes_what_is_open_and_a_second_one_waits_for_nothing(command, closing, said):
+    code = HANGS.format(command=command, closing=closing)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stderr.strip()) == (130, said)
 
 
 @pytest.mark.model
