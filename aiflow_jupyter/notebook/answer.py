@@ -291,9 +291,10 @@ def question(**arguments: Any) -> GraphSpec:
 def require_checked(spec: GraphSpec, functions: Any, flows: Any = None) -> None:
     """Raise with every problem of a graph that is not from cell text."""
     from aiflow_jupyter.graph.checks import require
+    from aiflow_jupyter.notebook.flows import Built
     from aiflow_jupyter.operators import SIGNATURES
 
-    require(spec, SIGNATURES, functions, flows=flows)
+    require(spec, SIGNATURES, functions, Built(spec), flows=flows)
 
 
 def ask(host: Host, prompt: str, *, conversation: str | None = None, store: bool = True, **arguments: Any) -> Reply:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import argparse
+
     from aiflow_jupyter.errors import AiflowError
     from aiflow_jupyter.notebook.answer import AnswerView
     from aiflow_jupyter.notebook.hosting import Host
@@ -92,20 +94,19 @@ def running_cell(shell: Any = None) -> Cell:
     return Cell(str(cell), str(execution)) if cell and execution else Cell()
 
 
-def line(shell: Any, host: Host, words: list[str]) -> None:
+def line(shell: Any, host: Host, options: argparse.Namespace) -> None:
     """Do what follows `%aiflow conversation`; see `tiers.conversation.actions`.
 
     Raises:
-        CommandError: it can't be understood, or there is no such conversation.
+        CommandError: the words can't be understood, or there is no such conversation.
         ConfigError: the file can't be used, or the tier that is named is not configured.
     """
     from aiflow_jupyter.errors import plain
-    from aiflow_jupyter.notebook.options import parse_conversation
     from aiflow_jupyter.notebook.outputs import output_of
     from aiflow_jupyter.tiers.conversation import actions, printing
     from aiflow_jupyter.tiers.conversation.store import chat
 
-    options, book = parse_conversation(words), host.conversations
+    book = host.conversations
     action, name, file = actions.understood(options.words)
     if action:
         text = actions.act(book, action, name, file)

@@ -1,11 +1,15 @@
-"""The graphs that a graph delegates to, with all that their nodes name."""
+"""What a run of a graph needs besides it: the graphs that it leads to, an input, and places for its problems."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from aiflow_jupyter.errors import CommandError
+from aiflow_jupyter.graph.parsed import Parsed
+
 if TYPE_CHECKING:
+    from aiflow_jupyter.graph.parsed import Step
     from aiflow_jupyter.graph.spec import GraphSpec
 
 Found = tuple["GraphSpec", Mapping[str, Any]]
@@ -40,3 +44,39 @@ def delegated(
                 everything = {**found[1], **everything}
                 waiting.append(found[0])
     return flows, everything
+
+
+class Built(Parsed):
+    """A graph that was built in Python, where a problem's place is a node or an edge, and no line."""
+
+    def caret(self, path: Iterable[Step]) -> str:
+        """The place in the words of whoever wrote it, such as `at edge lane["answer"] >> kept`."""
+        match tuple(path):
+            case ("edges", int(index), *_) if index < len(self.spec.edges):
+                edge = self.spec.edges[index]
+                port = f'["{edge.port}"]' if edge.port else ""
+                return f"at edge {edge.source}{port} >> {edge.target}"
+            case ("nodes", node, ("args" | "policy"), key, *_):
+                return f"at node {node!r}, {key}="
+            case ("nodes", node, *_):
+                return f"at node {node!r}"
+        return super().caret(path)
+
+
+def require_input(spec: GraphSpec, to: str | None, value: Any) -> None:
+    """See that a graph's input is known, and takes a value, before anything is shown of its run.
+
+    Raises:
+        CommandError: `to` is missing or is no input, or that takes no such value.
+    """
+    from aiflow_jupyter.operators import OPERATORS
+    from aiflow_jupyter.runtime.injection import kind_of
+
+    inputs = spec.inputs()
+    if to is None and len(inputs) > 1:
+        raise CommandError(
+            f"the graph has several inputs: {', '.join(inputs)}", code="AF806", hint=f"say which: --to {inputs[0]}"
+        )
+    if to is not None and to not in inputs:
+        raise CommandError(f"{to!r} is no input of the graph", code="AF806", hint=f"its inputs: {', '.join(inputs)}")
+    kind_of(spec, to or inputs[0], value, OPERATORS)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -182,29 +183,35 @@ class Background:
             TimeoutError: it is not over yet.
             AiflowError: how it failed, or that it was cancelled.
         """
-        if timeout is None:
-            return self._value(finish(self._handle, stop=False))
-        return self._value(self._handle.result(timeout))
+        with self._waiting():
+            if timeout is None:
+                return self._value(finish(self._handle, stop=False))
+            return self._value(self._handle.result(timeout))
 
     def cancel(self) -> bool:
         """Stop it; whether it has stopped."""
-        return self._handle.cancel()
+        with self._waiting("it was told to stop"):
+            return self._handle.cancel()
 
     def offer(self, node: str, value: Any, timeout: float | None = None) -> None:
         """Put a value into a node's queue, waiting while it is full; see `RunHandle.offer`."""
-        self._handle.offer(node, value, timeout)
+        with self._waiting():
+            self._handle.offer(node, value, timeout)
 
     def close_inputs(self) -> None:
         """Nothing more is offered: it ends when what it was given is through."""
-        self._handle.close_inputs()
+        with self._waiting():
+            self._handle.close_inputs()
 
     def drain(self) -> None:
         """Take nothing more in, finish what was admitted, and wait for the end."""
-        self._handle.drain()
+        with self._waiting():
+            self._handle.drain()
 
     def stop(self, node: str) -> None:
         """Stop one node; its policy says what else stops with it."""
-        self._handle.stop(node)
+        with self._waiting():
+            self._handle.stop(node)
 
     def pause(self) -> None:
         """Serve nothing until `resume`; queues fill up to their bounds."""
@@ -217,6 +224,16 @@ class Background:
     def bottleneck(self) -> Bottleneck | None:
         """The node that holds the others up, and what would help; None while none does."""
         return self._handle.bottleneck()
+
+    @contextmanager
+    def _waiting(self, so: str = "it goes on") -> Iterator[None]:
+        """An interrupt ends the waiting alone, in one line; a timeout says what was waited for."""
+        try:
+            yield
+        except TimeoutError:
+            raise TimeoutError(f"run {self.name!r} is {self.status().state}: not in time") from None
+        except KeyboardInterrupt:
+            raise Interrupted(f"run {self.name!r} is not waited for any longer; {so}") from None
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self._value((yield from self._handle.__await__()))
@@ -242,8 +259,9 @@ def finish(handle: Handle, *, stop: bool = True) -> Result:
             raise
         try:
             stopped = handle.cancel(STOP_TIMEOUT_S)
-        except KeyboardInterrupt:  # once more: it is not waited for any longer
-            stopped = handle.done()
+        except KeyboardInterrupt:  # once more
+            message = f"run {handle.name!r} was told to stop, and is not waited for any longer: %aiflow runs shows it"
+            raise Interrupted(message) from None
         raise interrupted(handle, stopped=stopped) from None
     return handle.result()
 
@@ -261,6 +279,11 @@ class Interrupted(KeyboardInterrupt):
 
 # Front ends and nbclient know an interrupted cell by this name.
 Interrupted.__name__ = "KeyboardInterrupt"
+
+
+def one_line(interrupt: KeyboardInterrupt) -> Interrupted:
+    """An interrupt as one line, wherever it came in between."""
+    return interrupt if isinstance(interrupt, Interrupted) else Interrupted("stopped")
 
 
 def interrupted(handle: Handle, *, stopped: bool) -> Interrupted:

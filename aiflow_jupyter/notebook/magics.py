@@ -15,6 +15,8 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 
 from aiflow_jupyter.errors import AiflowError, CommandError, GraphError, RunError, plain
 from aiflow_jupyter.notebook import options as cell_options
+from aiflow_jupyter.notebook.hosting import one_line
+from aiflow_jupyter.notebook.lines import explained, parse_line
 from aiflow_jupyter.notebook.tracing import NextRun
 
 if TYPE_CHECKING:
@@ -70,15 +72,18 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             what goes to the graph's input
 
             %aiflow runs | cancel [ID] | why [RUN] | tiers | graphs | graph NAME [--as FORM] | doctor | login
-                     | trace record FILE | trace replay FILE | help
+                     | trace record FILE | trace replay FILE | help [COMMAND]
                      | conversation [NAME] [--view TIER] [--diff] | conversation undo NAME | ...
 
-        In a body, {{name}} inserts the value of a variable; all other braces are text.
+        `--help` behind a command says what that takes. In a body, {{name}} inserts the value of a variable; all other
+        braces are text.
         """
         try:
             if cell is None:
-                return self._line(line)
+                return self._line(parse_line(line))
             options = cell_options.parse_cell_line(line)
+            if options.command == "help":
+                return self._line(options)
             if options.command == "graph":
                 return self._define(options.name, cell)
             body = cell.strip("\n") if options.raw else cell_options.insert(cell.strip("\n"), self._variables())
@@ -90,6 +95,8 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         except AiflowError as error:
             # The traceback through this package tells a user nothing; the cause stays for %debug.
             raise error.with_traceback(None) from error.__cause__
+        except KeyboardInterrupt as interrupt:
+            raise one_line(interrupt) from None
 
     # -- cells
 
@@ -108,14 +115,15 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         self._graphs[name] = parsed
         show_graph(self.shell, parsed.spec)
         for warning in findings.warnings[:MOST_WARNINGS]:
-            print(f"warning {warning.code}: {warning.message}")  # noqa: T201
+            first, *rest = warning.lines()
+            print("\n".join([f"warning {first.removeprefix('GraphProblem ')}", *rest]))  # noqa: T201
         if len(findings.warnings) > MOST_WARNINGS:
             print(f"and {len(findings.warnings) - MOST_WARNINGS} more warnings")  # noqa: T201
 
     def _run(self, options: argparse.Namespace, body: str) -> Any:
         from aiflow_jupyter.graph.checks import require
         from aiflow_jupyter.notebook.answer import AnswerView
-        from aiflow_jupyter.notebook.flows import delegated
+        from aiflow_jupyter.notebook.flows import delegated, require_input
         from aiflow_jupyter.notebook.live import FlowView
         from aiflow_jupyter.notebook.outputs import output_of
         from aiflow_jupyter.operators import SIGNATURES
@@ -124,7 +132,8 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         parsed, functions = self._graph(options.name)
         spec = parsed.spec
         flows, functions = delegated(spec, functions, self._known)
-        require(spec, SIGNATURES, functions, parsed if parsed.text else None, flows=flows)
+        require(spec, SIGNATURES, functions, parsed, flows=flows)
+        require_input(spec, options.to, body)
         options.background = options.background or options.open
         run_id = fresh_id()
         flow_view = FlowView(self.shell, spec, run_id, lambda: self._cancel_soon(run_id))
@@ -155,7 +164,9 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             raise
         self._remember(run_id, body)
         try:
-            return self._conclude(options, handle, lambda result: result, lambda: text_view.text if text_view else "")
+            return self._conclude(
+                options, handle, lambda result: result, handle.run.result, lambda: text_view.text if text_view else ""
+            )
         finally:
             tell()
 
@@ -204,14 +215,13 @@ class AiflowMagics(Magics):  # type: ignore[misc]
                 raise turn.problem
             return made if options.background else made.shown()
 
+        def part() -> Reply | None:
+            return Reply(view.text, view.reasoning, handle.run.result()) if view.text or view.reasoning else None
+
         try:
-            return self._conclude(options, handle, reply, lambda: view.text)
-        except (RunError, KeyboardInterrupt) as error:
-            if options.out and view.text:
-                self.shell.user_ns[options.out] = Reply(view.text, view.reasoning, handle.run.result())
-            if isinstance(error, RunError):
-                raise cause_of(error) from None
-            raise
+            return self._conclude(options, handle, reply, part, lambda: view.text)
+        except RunError as error:
+            raise cause_of(error) from None
         finally:
             tell()
 
@@ -252,15 +262,37 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         return turn
 
     def _conclude(
-        self, options: argparse.Namespace, handle: Handle, value: Callable[[Any], Any], text: Callable[[], str]
+        self,
+        options: argparse.Namespace,
+        handle: Handle,
+        value: Callable[[Any], Any],
+        part: Callable[[], Any],
+        text: Callable[[], str],
     ) -> Any:
-        """Wait for the run, or leave it in the background; bind what `-o` names."""
+        """Wait for the run, or leave it in the background; bind what `-o` names, or the part that came of it."""
         from aiflow_jupyter.notebook.hosting import Background, finish
 
-        result = Background(handle, value, text) if options.background else value(finish(handle))
+        if options.background:
+            result: Any = Background(handle, value, text)
+        else:
+            try:
+                finished = finish(handle)
+            except (AiflowError, KeyboardInterrupt):
+                if options.out:
+                    self._bind_part(options.out, part())
+                raise
+            result = value(finished)
         if options.out:
             self.shell.user_ns[options.out] = result
         return result
+
+    def _bind_part(self, name: str, part: Any) -> None:
+        """Leave no earlier cell's value in a variable that this cell was to set, and say what is in it instead."""
+        if part is not None:
+            self.shell.user_ns[name] = part
+            print(f"{name} holds the part that came (complete=False)")  # noqa: T201
+        elif self.shell.user_ns.pop(name, None) is not None:
+            print(f"{name} is unset: nothing came")  # noqa: T201
 
     def _remember(self, run_id: str, asked: str) -> None:
         """Note what a run was asked, for as long as it is listed."""
@@ -270,59 +302,56 @@ class AiflowMagics(Magics):  # type: ignore[misc]
 
     # -- lines
 
-    def _line(self, line: str) -> None:
-        command, *words = cell_options.parse_line(line)
-        shows: dict[str, Callable[[list[str]], None]] = {
+    def _line(self, options: argparse.Namespace) -> None:
+        shows: dict[str, Callable[[argparse.Namespace], None]] = {
             "graph": self._print_graph,
             "login": lambda _: self._login(),
             "cost": self._cost,
             "conversation": self._conversation,
         }
-        says: dict[str, Callable[[list[str]], str]] = {
+        says: dict[str, Callable[[argparse.Namespace], str]] = {
             "runs": lambda _: self._runs_text(),
-            "cancel": self._cancel,
-            "why": self._why,
+            "cancel": lambda options: self._cancel(options.run),
+            "why": lambda options: self._why(options.run),
             "tiers": lambda _: self._tiers_text(),
             "graphs": lambda _: "\n".join(sorted(self._graphs)) or "no graph is defined yet",
             "trace": self._next_run.line,
             "doctor": lambda _: self._doctor_text(),
-            "help": lambda _: cell_options.usage(),
+            "help": lambda options: explained(options.about),
         }
-        if command in shows:
-            shows[command](words)
+        if options.command in shows:
+            shows[options.command](options)
         else:
-            print(plain(says[command](words)))  # noqa: T201
+            print(plain(says[options.command](options)))  # noqa: T201
 
-    def _conversation(self, words: list[str]) -> None:
+    def _conversation(self, options: argparse.Namespace) -> None:
         from aiflow_jupyter.notebook.conversing import line
 
-        line(self.shell, self._host, words)
+        line(self.shell, self._host, options)
 
     def _doctor_text(self) -> str:
         from aiflow_jupyter.notebook.doctor import examine, report
 
         return report(examine())
 
-    def _print_graph(self, words: list[str]) -> None:
+    def _print_graph(self, options: argparse.Namespace) -> None:
         """Print a graph in one of its forms; as a picture it is shown."""
         from aiflow_jupyter.graph.forms import printed
         from aiflow_jupyter.notebook.live import show_graph
         from aiflow_jupyter.operators import SIGNATURES
 
-        options = cell_options.parse_graph(words)
         parsed, _ = self._graph(options.name)
         if options.form == "svg":
             show_graph(self.shell, parsed.spec)
         else:
             print(printed(parsed, options.form, SIGNATURES), end="")  # noqa: T201
 
-    def _cost(self, words: list[str]) -> None:
+    def _cost(self, options: argparse.Namespace) -> None:
         """Show what answers cost, as a table and a picture."""
         from aiflow_jupyter.tiers.costs import svg, table
         from aiflow_jupyter.tiers.database import Database
         from aiflow_jupyter.tiers.ledger import SqliteLedger
 
-        options = cell_options.parse_cost(words)
         ledger = SqliteLedger(Database())
         rows = ledger.report(options.by, since=options.since)
         text = table(rows, options.by, ledger.open())
@@ -351,7 +380,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
 
     def _runs_text(self) -> str:
         rows = []
-        for handle in self._host.handles():
+        for handle in sorted(self._host.handles(), key=lambda run: run.begun, reverse=True):
             status = handle.status()
             begun = time.strftime("%H:%M:%S", time.localtime(handle.begun))
             asked = f"  {self._asked.get(handle.id, '')}".rstrip()
@@ -361,13 +390,11 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             )
         return "\n".join(rows) or "no run yet"
 
-    def _why(self, words: list[str]) -> str:
+    def _why(self, word: str | None) -> str:
         """Who was to answer each question of a run, and why."""
-        if len(words) > 1:
-            raise CommandError("%aiflow why takes one run", code="AF801", hint="a question needs a cell: %%aiflow")
-        runs = [run for run in self._host.handles() if not words or _is(run, words[0])]
+        runs = [run for run in self._host.handles() if word is None or _is(run, word)]
         if not runs:
-            what = f"no run is called {words[0]!r}" if words else "there was no run yet"
+            what = f"no run is called {word!r}" if word is not None else "there was no run yet"
             raise CommandError(what, code="AF804", hint="%aiflow runs lists them")
         answers = list(runs[-1].answers)
         if not answers:
@@ -378,15 +405,15 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             texts = [f"{answer.lineage}\n{text}" for answer, text in zip(answers, texts, strict=True)]
         return "\n\n".join(texts)
 
-    def _cancel(self, words: list[str]) -> str:
+    def _cancel(self, word: str | None) -> str:
         runs = self._host.handles()
-        if words:
-            runs = [run for run in runs if _is(run, words[0])]
+        if word is not None:
+            runs = [run for run in runs if _is(run, word)]
             if not runs:
-                raise CommandError(f"no run is called {words[0]!r}", code="AF804", hint="%aiflow runs lists them")
+                raise CommandError(f"no run is called {word!r}", code="AF804", hint="%aiflow runs lists them")
         live = [handle for run in runs if (handle := self._host.find(run.id)) is not None]
         if not live:
-            return "nothing to cancel: the run is over" if words else "nothing to cancel: no run is live"
+            return "nothing to cancel: the run is over" if word else "nothing to cancel: no run is live"
         handle = live[-1]
         stopped = handle.cancel()
         still = handle.run.still_running
@@ -404,12 +431,12 @@ class AiflowMagics(Magics):  # type: ignore[misc]
     def _graph(self, name: str) -> tuple[Parsed, dict[str, Any]]:
         """A graph of a cell, or a `Flow` of that name, with the functions that it may call."""
         from aiflow_jupyter.graph.builder import Flow
-        from aiflow_jupyter.graph.language import Parsed
         from aiflow_jupyter.graph.problems import nearest
+        from aiflow_jupyter.notebook.flows import Built
 
         flow = self.shell.user_ns.get(name)
         if name not in self._graphs and isinstance(flow, Flow):
-            return Parsed(flow.spec, ""), self._functions(flow.spec) | flow.functions
+            return Built(flow.spec), self._functions(flow.spec) | flow.functions
         if name not in self._graphs:
             hint = nearest(name, self._graphs) if self._graphs else f"define it first: %%aiflow graph {name}"
             raise CommandError(f"no graph is called {name!r}", code="AF805", hint=hint)

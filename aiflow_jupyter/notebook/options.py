@@ -13,39 +13,36 @@ import difflib
 import keyword
 import re
 import shlex
-import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from aiflow_jupyter.errors import CommandError
 
 TIERS = ("auto", "local", "hpc", "cloud")
 FLOORS = ("local", "institution", "anywhere")
-CELL_COMMANDS = ("ask", "graph", "run")
-LINE_COMMANDS = (
-    "runs",
-    "cancel",
-    "why",
-    "tiers",
-    "graphs",
-    "graph",
-    "trace",
-    "cost",
-    "conversation",
-    "doctor",
-    "login",
-    "help",
-)
-FORMS = ("text", "json", "python", "svg")
-
+CELL_COMMANDS = {
+    "ask": "ask a model what stands in the lines below",
+    "graph": "define a graph, a node or an edge in each of the lines below",
+    "run": "send what stands in the lines below through a graph",
+}
+_BODY = "the question itself goes into the lines below the first"
+_OFTEN_ASKED = {"%%aiflow": _BODY, "%%aiflow run": _BODY, "%aiflow why": "a question needs a cell: %%aiflow"}
+"""What is said of a word too many where it may be that of a question."""
 MOST_TOKENS = 1_000_000
 _TAKEN = re.compile(r"In|Out|get_ipython|exit|quit|_{1,3}|_\d+|_i{1,3}|_i\d+|_[dio]h")
 """Names that are IPython's own."""
 _INSERT = re.compile(r"\{\{([^\W\d]\w*)\}\}")
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """Raises a `CommandError` where a line can't be read, with the usage and what was probably meant."""
+
+    def format_usage(self) -> str:
+        """The usage, also while `parse_intermixed_args` keeps it as a text, whose % would be taken for a format."""
+        return super().format_usage() if self.usage is None else f"usage: {self.usage}"
+
     def error(self, message: str) -> NoReturn:
+        """Refuse the line."""
         hint = self.format_usage().strip()
         unknown = re.search(r"unrecognized arguments: (\S+)", message)
         if unknown:
@@ -54,13 +51,15 @@ class _Parser(argparse.ArgumentParser):
             close = difflib.get_close_matches(word.split("=")[0], known, n=1)
             message = f"unknown option {word!r}" if word.startswith("-") else f"unexpected word {word!r}"
             hint = (f"did you mean {close[0]}?\n" if close else "") + hint
-            if not word.startswith("-") and " graph" not in self.prog:
-                hint += "\nthe question itself goes into the lines below the first"
+            if not word.startswith("-") and self.prog in _OFTEN_ASKED:
+                hint += f"\n{_OFTEN_ASKED[self.prog]}"
         raise CommandError(message, code="AF801", hint=hint)
 
 
-def _parser(command: str) -> _Parser:
-    parser = _Parser(prog=f"%%aiflow{'' if command == 'ask' else f' {command}'}", add_help=False, allow_abbrev=False)
+def cell_parser(command: str) -> Parser:
+    """What reads the first line of a cell of that kind."""
+    prog = f"%%aiflow{'' if command == 'ask' else f' {command}'}"
+    parser = Parser(prog=prog, description=CELL_COMMANDS[command], add_help=False, allow_abbrev=False)
     if command in ("graph", "run"):
         parser.add_argument("name", metavar="NAME")
     if command == "run":
@@ -94,15 +93,17 @@ def _parser(command: str) -> _Parser:
 
 
 def parse_cell_line(line: str) -> argparse.Namespace:
-    """Read the first line of a `%%aiflow` cell; `command` says which kind it is.
+    """Read the first line of a `%%aiflow` cell; `command` says which kind it is, or `help` what it is `about`.
 
     Raises:
         CommandError: an unknown option or command, a missing name.
     """
-    words = _split(line)
-    command = words.pop(0) if words and words[0] in CELL_COMMANDS else "ask"
+    words = split(line)
     if words[:1] in (["help"], ["-h"], ["--help"]):
-        raise CommandError("help is a line of its own", code="AF801", hint="%aiflow help")
+        return argparse.Namespace(command="help", about=None)
+    command = words.pop(0) if words and words[0] in CELL_COMMANDS else "ask"
+    if asks_for_help(words):
+        return argparse.Namespace(command="help", about=command)
     if command == "ask" and words and not words[0].startswith("-"):
         close = difflib.get_close_matches(words[0], CELL_COMMANDS, n=1)
         hint = (
@@ -111,7 +112,7 @@ def parse_cell_line(line: str) -> argparse.Namespace:
             else f"known: {', '.join(CELL_COMMANDS)}; a question goes into the body"
         )
         raise CommandError(f"unknown command {words[0]!r}", code="AF801", hint=hint)
-    options = _parser(command).parse_args(words)
+    options = cell_parser(command).parse_args(words)
     options.command = command
     for name in ("out", "name"):
         value = getattr(options, name, None)
@@ -159,118 +160,21 @@ def require_arguments(given: Mapping[str, Any], mark: str = "") -> None:
         refuse("max_tokens", f"not at least 1 and at most {MOST_TOKENS:,}")
 
 
-def parse_line(line: str) -> list[str]:
-    """Read a `%aiflow` line: a command and its words.
+def asks_for_help(words: Sequence[str]) -> bool:
+    """Whether one of the words is `--help`."""
+    return any(word in ("-h", "--help") for word in words)
+
+
+def split(line: str) -> list[str]:
+    """The words of a line, as a shell splits them.
 
     Raises:
-        CommandError: an unknown command.
+        CommandError: quotes are left open.
     """
-    words = _split(line) or ["help"]
-    if words[0] in ("-h", "--help"):
-        words[0] = "help"
-    if words[0] not in LINE_COMMANDS:
-        close = difflib.get_close_matches(words[0], LINE_COMMANDS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(LINE_COMMANDS)}"
-        raise CommandError(
-            f"unknown command {words[0]!r}", code="AF801", hint=f"{hint}\na question needs a cell: %%aiflow"
-        )
-    return words
-
-
-def parse_graph(words: list[str]) -> argparse.Namespace:
-    """Read what follows `%aiflow graph`: the graph's `name`, and the `form` to print it in.
-
-    Raises:
-        CommandError: an unknown option or form, a missing name.
-    """
-    parser = _Parser(prog="%aiflow graph", add_help=False, allow_abbrev=False)
-    parser.add_argument("name", metavar="NAME")
-    parser.add_argument("--as", dest="form", choices=FORMS, default="text")
-    return parser.parse_args(words)
-
-
-def parse_trace(words: list[str]) -> argparse.Namespace:
-    """Read what follows `%aiflow trace`: the `action`, its `file`, and `messages`, or `speed` and `partial`.
-
-    Raises:
-        CommandError: an unknown action or option, a missing file.
-    """
-    parser = _Parser(prog="%aiflow trace", add_help=False, allow_abbrev=False)
-    parser.add_argument("action", choices=("record", "replay", "off"))
-    parser.add_argument("file", metavar="FILE", nargs="?")
-    parser.add_argument("--messages", action="store_true", help="record what is asked, not only its hash")
-    parser.add_argument("--speed", type=float, default=1.0, help="how many times faster it is replayed")
-    parser.add_argument("--partial", action="store_true", help="leave out a last line that was cut off")
-    options = parser.parse_intermixed_args(words)
-    if options.file is None and options.action != "off":
-        parser.error(f"{options.action} needs a FILE")
-    return options
-
-
-def parse_cost(words: list[str]) -> argparse.Namespace:
-    """Read what follows `%aiflow cost`: what to add up `by`, and `since` which day.
-
-    Raises:
-        CommandError: an unknown option or grouping.
-    """
-    parser = _Parser(prog="%aiflow cost", add_help=False, allow_abbrev=False)
-    parser.add_argument("--by", choices=("tier", "model", "conversation", "notebook", "day"), default="tier")
-    parser.add_argument("--since", metavar="DAY", default="")
-    return parser.parse_args(words)
-
-
-def parse_conversation(words: list[str]) -> argparse.Namespace:
-    """Read what follows `%aiflow conversation`: its `words`, and which `view` of it, or its `diff`, is wanted.
-
-    Raises:
-        CommandError: an unknown option or tier.
-    """
-    parser = _Parser(prog="%aiflow conversation", add_help=False, allow_abbrev=False)
-    parser.add_argument("words", metavar="NAME", nargs="*")
-    parser.add_argument("--view", metavar="TIER", choices=TIERS[1:], help="as this tier is sent it")
-    parser.add_argument("--diff", action="store_true", help="what folding takes away and puts in its place")
-    options = parser.parse_intermixed_args(words)
-    if options.diff and not options.view:
-        parser.error("--diff needs --view TIER")
-    return options
-
-
-def _split(line: str) -> list[str]:
     try:
         return shlex.split(line)
     except ValueError as error:
-        raise CommandError(f"the first line can't be read: {error}", code="AF801", hint="close the quotes") from None
-
-
-def usage() -> str:
-    """Every command with its options."""
-    cells = "\n".join(_parser(command).format_help() for command in CELL_COMMANDS)
-    lines = (
-        "%aiflow runs             the runs of this kernel\n"
-        "%aiflow cancel [ID]      stop a run; without ID, the newest that runs\n"
-        "%aiflow tiers            each tier: who answers, window, price, and whether it answers now\n"
-        "%aiflow why [RUN]        who answered a run's questions, and why; without RUN, the newest\n"
-        "%aiflow graphs           the graphs that were defined\n"
-        "%aiflow graph NAME       print one: --as text | json | python | svg\n"
-        "%aiflow trace record FILE   record the next run; replay FILE answers it from one, off does neither\n"
-        "%aiflow cost             what answers cost: --by tier | model | conversation | notebook | day, --since DAY\n"
-        "%aiflow conversation     all that are kept; NAME shows one, --view TIER as that tier is sent it, --diff\n"
-        "                         undo NAME, forget NAME, export NAME FILE, import NAME FILE\n"
-        "%aiflow doctor           what is found, what is missing, and what mends it\n"
-        "%aiflow login            log in to Globus, for the hpc tier\n"
-        "%aiflow help             this text\n"
-    )
-    from aiflow_jupyter.graph.policy import Policy
-    from aiflow_jupyter.operators import SIGNATURES
-
-    operators = (f"{name}({', '.join(p.name for p in each.parameters)})" for name, each in SIGNATURES.items())
-    graphs = "\n".join(
-        textwrap.wrap(f"Operators of a graph: {', '.join(operators)}.", 100, subsequent_indent="  ")
-        + textwrap.wrap(f"Policies, in brackets behind one: {', '.join(Policy.model_fields)}.", 100)
-    )
-    return (
-        f"{cells}\n{lines}\n{graphs}\nIn a body, {{{{name}}}} inserts the value of a variable; other braces are text.\n"
-    )
+        raise CommandError(f"the line can't be read: {error}", code="AF801", hint="close the quotes") from None
 
 
 def insert(body: str, variables: Mapping[str, Any]) -> str:

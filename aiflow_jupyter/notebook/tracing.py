@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiflow_jupyter.errors import plain
-from aiflow_jupyter.notebook.options import parse_trace
 
 if TYPE_CHECKING:
+    import argparse
+
     from aiflow_jupyter.graph.spec import GraphSpec
     from aiflow_jupyter.runtime.recorder import Recorder
     from aiflow_jupyter.runtime.source import Provider
@@ -28,22 +29,21 @@ class NextRun:
     def __init__(self) -> None:
         self._make: Callable[[Provider, GraphSpec], Provider] | None = None
 
-    def line(self, words: list[str]) -> str:
-        """Take in what follows `%aiflow trace`, and say what that means.
+    def line(self, options: argparse.Namespace) -> str:
+        """Take in what `%aiflow trace` says, and say what that means.
 
         Raises:
-            CommandError: it can't be understood.
-            TraceError: there is no such trace.
+            TraceError: there is no such trace, or none can be recorded to that file.
         """
-        from aiflow_jupyter.runtime.recorder import Recorder
+        from aiflow_jupyter.runtime.recorder import Recorder, require_new
         from aiflow_jupyter.runtime.trace import load
 
-        options = parse_trace(words)
         path = Path(options.file or "").expanduser()
         self._make = None
         if options.action == "off":
             return "the next run is neither recorded nor replayed"
         if options.action == "record":
+            require_new(path)
             self._make = lambda source, spec: Recorder(source, path, spec=spec, messages=options.messages)
             return f"the next run is recorded to {path}"
         from aiflow_jupyter.providers.replay import Replay

@@ -157,7 +157,10 @@ def test_a_graph_is_defined_shown_and_run(shell, capsys):
 def test_what_may_surprise_in_a_graph_is_told_below_it(shell, capsys):
     shell.ran("def shape(text): return text")
     assert shell.ran("%%aiflow graph g\nask = generate()\nout = sink(function=shape)\nask -> out").success
-    assert "warning AF307: the function 'shape' has no type hint" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "warning AF307: the function 'shape' has no type hint" in told
+    assert "  line 2, column 12: out = sink(function=shape)\n" in told, "with its place, as `aiflow check` tells it"
+    assert "  def shape(text: str) -> str: ..." in told, "and with what to do"
 
 
 def test_a_graph_of_the_same_name_takes_the_place_of_the_first(shell):
@@ -182,11 +185,44 @@ def test_a_flow_built_in_python_runs_by_its_variable_s_name(shell):
     assert shell.user_ns["done"]["x"]
 
 
+def test_a_problem_of_a_flow_is_placed_by_its_nodes_and_edges(shell, capsys):
+    shell.ran("from aiflow_jupyter import Flow, generate, sink, route, run")
+    shell.ran("mine = Flow('mine'); ask = mine.add('ask', generate())")
+    shell.ran("lane = mine.add('lane', route(by='phase')); ask >> lane")
+    shell.ran("lane['nowhere'] >> mine.add('out', sink(var='x')); lane['answer'] >> mine.add('also', sink(var=3))")
+    for cell in ("%%aiflow run mine\nHi", "run(mine, 'Hi')"):
+        capsys.readouterr()
+        assert isinstance(shell.ran(cell).error_in_exec, GraphError)
+        told = "".join(capsys.readouterr())
+        assert 'at edge lane["nowhere"] >> out' in told
+        assert "at node 'also', var=" in told
+        assert "at /" not in told
+
+
 def test_an_input_that_does_not_exist_fails_the_cell_instead_of_hanging_it(shell):
     shell.ran(GRAPH)
     ran = shell.ran("%%aiflow run flow --to nowhere\nHi")
     assert isinstance(ran.error_in_exec, CommandError)
     assert "its inputs: ask" in str(ran.error_in_exec)
+
+
+@pytest.mark.parametrize(
+    ("graph", "line", "code"),
+    [
+        (GRAPH, "flow --to nowhere", "AF806"),
+        ("%%aiflow graph g\na = generate()\nb = generate()\nout = sink(var='o')\na -> out\nb -> out", "g", "AF806"),
+        ("%%aiflow graph g\ninject a: int\na = map(double)\nout = sink(var='o')\na -> out", "g", "AF807"),
+    ],
+)
+def test_an_input_that_does_not_fit_is_told_before_a_picture_is_drawn(shell, capsys, graph, line, code):
+    shell.ran("def double(n: int) -> int: return 2 * n")
+    assert shell.ran(graph).success
+    capsys.readouterr()
+    assert shell.ran(f"%%aiflow run {line}\nHi").error_in_exec.code == code
+    assert "events" not in capsys.readouterr().out
+    capsys.readouterr()
+    shell.ran("%aiflow runs")
+    assert capsys.readouterr().out == "no run yet\n"
 
 
 def test_a_question_in_the_background_gives_its_reply_when_asked(shell):
@@ -245,16 +281,51 @@ def test_where_nothing_came_nothing_is_bound(shell, provider):
     assert "part" not in shell.user_ns
 
 
+def test_a_question_that_fails_leaves_no_earlier_answer_in_its_variable(shell, provider, capsys):
+    shell.ran("%%aiflow -o answer\nHi")
+    provider.pieces = [ProviderError("down")]
+    capsys.readouterr()
+    assert not shell.ran("%%aiflow -o answer\nHi").success
+    assert "answer" not in shell.user_ns
+    assert "answer is unset: nothing came" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("how", ["fails", "is cancelled"])
+def test_a_graph_that_fails_leaves_the_part_that_came_with_its_figures(shell, provider, the_host, capsys, how):
+    shell.ran("%%aiflow graph flow\nask = generate()\nout = sink(var='x')\nask -> out")
+    shell.ran("%%aiflow run flow -o done\nHi")
+    assert shell.user_ns["done"]["x"] == "Hello world"
+    end = ProviderError("cut") if how == "fails" else lambda _: the_host.handles()[-1].cancel_soon()
+    provider.pieces = ["Hello", end, None]
+    capsys.readouterr()
+    assert not shell.ran("%%aiflow run flow -o done\nHi").success
+    part = shell.user_ns["done"]
+    assert (part["x"], part.complete) == ("Hello", False)
+    assert part.status.state == ("failed" if how == "fails" else "cancelled")
+    assert "done holds the part that came (complete=False)" in capsys.readouterr().out
+
+
+def test_a_cell_that_never_began_leaves_its_variable_alone(shell):
+    shell.ran("%%aiflow -o answer\nHi")
+    for cell in (
+        "%%aiflow -o answer --nope\nHi",
+        "%%aiflow run nothing -o answer\nHi",
+        "%%aiflow -o answer\n{{nothing}}",
+    ):
+        assert not shell.ran(cell).success
+    assert shell.user_ns["answer"].text == "Hello world"
+
+
 def test_runs_show_tier_and_the_beginning_of_the_question(shell, capsys):
     shell.ran("%%aiflow --tier local\nWhy do   rivers\nmeander? " + "x" * 200)
     shell.ran(GRAPH)
     shell.ran("%%aiflow run flow\nDescribe a lighthouse")
     capsys.readouterr()
     shell.ran("%aiflow runs")
-    first, second = capsys.readouterr().out.splitlines()
-    assert "question  local: Why do rivers meander? xxx" in first
-    assert len(first) < 120
-    assert second.endswith("flow  Describe a lighthouse")
+    newest, oldest = capsys.readouterr().out.splitlines()
+    assert "question  local: Why do rivers meander? xxx" in oldest
+    assert len(oldest) < 120
+    assert newest.endswith("flow  Describe a lighthouse")
 
 
 def test_doctor_is_a_line_too(shell, capsys):
@@ -296,7 +367,7 @@ def test_a_graph_with_several_inputs_asks_which_and_does_not_hang(shell, capsys)
     shell.ran("%%aiflow graph g\na = generate()\nb = generate()\nout = sink(display=true)\na -> out\nb -> out")
     ran = shell.ran("%%aiflow run g\nHi")
     assert isinstance(ran.error_in_exec, CommandError)
-    assert "--to NODE" in "".join(capsys.readouterr())
+    assert "--to a" in "".join(capsys.readouterr())
     assert not shell.ran("%%aiflow run g --to nowhere\nHi").success
     assert shell.ran("%%aiflow run g --to b\nHi").success
 
@@ -327,6 +398,64 @@ def test_graphs_and_help_are_printed(shell, capsys):
     assert capsys.readouterr().out.strip() == "flow"
     shell.ran("%aiflow")
     assert "--max-tokens" in capsys.readouterr().out
+    for cell in ("%%aiflow run --help\n\n", "%aiflow run --help", "%aiflow help run"):
+        assert shell.ran(cell).success
+        assert capsys.readouterr().out.startswith("usage: %%aiflow run ")
+    assert shell.ran("%aiflow runs --help").success
+    assert capsys.readouterr().out.startswith("usage: %aiflow runs\n")
+
+
+def test_an_interrupt_of_a_line_is_one_line(shell, the_host, monkeypatch, capsys):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(the_host, "handles", interrupt)
+    assert isinstance(shell.ran("%aiflow runs").error_in_exec, KeyboardInterrupt)
+    assert "".join(capsys.readouterr()).strip() == "KeyboardInterrupt: stopped"
+
+
+@pytest.mark.parametrize("call", ["result()", "result(9)", "cancel()", "offer('ask', 'Hi')", "drain()", "stop('ask')"])
+def test_an_interrupt_of_a_handle_is_one_line_and_the_run_goes_on(shell, provider, monkeypatch, capsys, call):
+    from aiflow_kernel.handle import RunHandle
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    provider.pieces = [None]
+    shell.ran("%%aiflow -b -o job\nHi")
+    for name in ("wait", "result", "cancel", "offer", "drain", "stop"):
+        monkeypatch.setattr(RunHandle, name, interrupt)
+    capsys.readouterr()
+    assert isinstance(shell.ran(f"job.{call}").error_in_exec, KeyboardInterrupt)
+    so = "it was told to stop" if call.startswith("cancel") else "it goes on"
+    told = f"KeyboardInterrupt: run 'question' is not waited for any longer; {so}"
+    assert "".join(capsys.readouterr()).strip() == told
+    assert not shell.user_ns["job"].done()
+    monkeypatch.undo()
+    assert shell.user_ns["job"].cancel()
+
+
+def test_a_second_interrupt_says_that_nobody_waits_any_longer(shell, provider, monkeypatch, capsys):
+    from aiflow_kernel.handle import RunHandle
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    provider.pieces = [None]
+    monkeypatch.setattr(RunHandle, "wait", interrupt)
+    ran = shell.ran("%%aiflow\nHi")
+    assert isinstance(ran.error_in_exec, KeyboardInterrupt)
+    told = "".join(capsys.readouterr())
+    assert "told to stop, and is not waited for any longer: %aiflow runs shows it" in told
+    assert "does not answer" not in told
+
+
+def test_a_handle_that_is_not_ready_in_time_says_what_of(shell, provider):
+    provider.pieces = [None]
+    shell.ran("%%aiflow -b -o job\nHi")
+    with pytest.raises(TimeoutError, match="run 'question' is running: not in time"):
+        shell.user_ns["job"].result(0.01)
+    assert shell.user_ns["job"].cancel()
 
 
 def test_loading_twice_changes_nothing(shell, the_host):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiflow_jupyter.errors import CommandError
-from aiflow_jupyter.notebook.options import as_text, insert, parse_cell_line, parse_line, usage
+from aiflow_jupyter.notebook.options import as_text, insert, parse_cell_line
 
 
 def test_a_bare_line_asks_whoever_is_best():
@@ -100,25 +100,6 @@ def test_a_line_that_can_not_be_read_is_one_error_that_says_what_to_do(line, say
         parse_cell_line(line)
     assert says in str(caught.value)
     assert caught.value.code == "AF801"
-
-
-def test_a_line_command_is_read_with_its_words():
-    assert parse_line("cancel abc") == ["cancel", "abc"]
-    assert parse_line("") == ["help"]
-
-
-@pytest.mark.parametrize(("line", "says"), [("cancle", "did you mean cancel?"), ("how does it work", "%%aiflow")])
-def test_an_unknown_line_command_is_an_error(line, says):
-    with pytest.raises(CommandError, match="unknown command") as caught:
-        parse_line(line)
-    assert says in str(caught.value)
-
-
-def test_help_names_every_option():
-    text = usage()
-    for option in ("--tier", "--model", "--system", "--temperature", "--max-tokens", "--seed", "--to", "--out", "-b"):
-        assert option in text
-    assert "{{name}}" in text
 
 
 def test_a_name_in_double_braces_becomes_its_value():

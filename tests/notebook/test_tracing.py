@@ -91,6 +91,17 @@ def test_mistakes_are_told(ran, refused, tmp_path):
     assert refused(f"%aiflow trace replay {path}") == "AF740"
     path.write_text("{}\n")
     assert refused(f"%aiflow trace replay {path}") == "AF741"
+    assert refused(f"%aiflow trace record {path}") == "AF740"
+    assert refused(f"%aiflow trace record {tmp_path}") == "AF740"
+    assert refused(f"%aiflow trace record {tmp_path / 'none' / 'run.jsonl'}") == "AF740"
+    assert path.read_text() == "{}\n"
+    ran("%%aiflow\nHi")
+
+
+def test_a_file_that_came_in_between_is_told_by_the_run(ran, refused, tmp_path):
+    path = tmp_path / "run.jsonl"
     ran(f"%aiflow trace record {path}")
+    path.write_text("mine")
     assert refused("%%aiflow\nHi") == "AF740"
     ran("%%aiflow\nHi")
+    assert path.read_text() == "mine"
