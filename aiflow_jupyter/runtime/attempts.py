@@ -10,8 +10,9 @@ call would do is its `effect`:
     idempotent         it is repeated with the same `idempotency_key`: conversation, node, lineage, sequence
     non_idempotent     it is repeated only after `compensate(payload, error)` has undone the failed one
 
-A call that takes longer than `timeout` seconds of service is a failure like any other. A thread that it left behind
-keeps its place among the node's `workers` until it returns.
+A call that takes longer than `timeout` seconds of service is a failure like any other: one that waits is ended, one
+that never lets go of the loop is told when it returns. A thread that it left behind keeps its place among the node's
+`workers` until it returns.
 """
 
 from __future__ import annotations
@@ -120,12 +121,17 @@ class _Governor:
             async for attempt in self._attempts():
                 failure: Exception | None = None
                 await self._slot()
+                clock = asyncio.get_running_loop().time
                 limit = asyncio.timeout(self.timeout)
+                started = clock()
                 try:
                     async with limit:
                         out = await call(event)
                 except Exception as error:  # noqa: BLE001 - the user's code may raise anything
                     failure = await self._known(error, limit)
+                else:
+                    if self.timeout is not None and clock() - started > self.timeout:
+                        failure = await self._known(TimeoutError(), None)
                 await self._between(event, failure, attempt.retry_state.attempt_number)
                 with attempt:
                     if failure is not None:

@@ -226,6 +226,7 @@ class WorkerGuardian(Guardian):
         ordered = self._ordered
         loose = self._loose
         several = self.workers > 1
+        routes = self.behaviour.routes  # a result is a port and an event then
         ticket = 0
         turned = True  # the loop has, since the last event was taken: a call that waits gives room to one at a time
         call = self.call
@@ -311,7 +312,7 @@ class WorkerGuardian(Guardian):
                             if scheduler.owner is not worker:
                                 scheduler.enter(worker, now)
                                 turned = True
-                            if out.kind in CONTROL:
+                            if not routes and out.kind in CONTROL:
                                 await self._send(out, worker)
                             else:
                                 self._emit(out, now, worker)
@@ -525,12 +526,12 @@ class WorkerGuardian(Guardian):
         if self._put(out, now, worker):
             await self._taken(worker, now)
 
-    def _put(self, out: Event, now: int, worker: Worker) -> bool:
-        """Send one event on; True when a receiver has yet to take it."""
+    def _put(self, out: Any, now: int, worker: Worker) -> bool:
+        """Send one event on (with its port where the node routes); True when a receiver has yet to take it."""
         scheduler = self.scheduler
         if scheduler.owner is not worker:
             scheduler.enter(worker, now)
-        if out.kind in CONTROL:
+        if isinstance(out, Event) and out.kind in CONTROL:
             self._pass(out, worker)
             self._report(out, now, worker)
         else:

@@ -101,3 +101,27 @@ def test_ports_are_known_for_phases_and_kinds():
     assert SIGNATURE.ports({"by": "phase"}) == ("answer", "reasoning", "else")
     assert "tool_fragment" in SIGNATURE.ports({"by": "kind"})
     assert SIGNATURE.ports({"by": "label"}) is None
+
+
+@pytest.mark.parametrize("policy", ["retry=3, backoff=0.1", "timeout=1, retry=3, backoff=0.1", "state=serialized"])
+def test_policies_hold_for_a_function_that_routes(policy):
+    tries = []
+
+    def side(text):
+        tries.append(text)
+        if len(tries) % 2 and "retry" in policy:
+            raise OSError("again")
+        return "left" if text < "b" else "right"
+
+    text = f"""
+    ask = generate()
+    way = route(by=side) [{policy}]
+    one = sink(var="left")
+    two = sink(var="right")
+    ask -> way
+    way.left -> one
+    way.right -> two
+    """
+    _, result = tell(text, Scripted("a", "b", "a"), side=side)
+    assert (result["left"], result["right"]) == ("aa", "b")
+    assert len(tries) == (6 if "retry" in policy else 3)
