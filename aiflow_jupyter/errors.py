@@ -10,7 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, Literal
+
+PACKAGE: Final = str(Path(__file__).parent)
+"""How the file names of this library's own code begin."""
 
 _HALF = re.compile(r"[\ud800-\udfff]")
 _STEERS = re.compile(
@@ -76,7 +80,7 @@ def where_raised(error: BaseException) -> str:
     step, found = error.__traceback__, ""
     while step is not None:
         code = step.tb_frame.f_code
-        if "aiflow_jupyter" not in code.co_filename:
+        if not code.co_filename.startswith(PACKAGE):
             found = f"in {code.co_name}, line {step.tb_lineno}"
         step = step.tb_next
     return found

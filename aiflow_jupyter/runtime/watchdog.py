@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Final
 
+from aiflow_jupyter.errors import PACKAGE
 from aiflow_jupyter.runtime.guardian import Guardian
 from aiflow_jupyter.runtime.scheduler import Scheduler
 
@@ -103,7 +104,7 @@ def _holder(thread: int) -> tuple[Guardian | None, str]:
     where = ""
     while frame is not None:
         name = frame.f_code.co_filename
-        if "aiflow_jupyter" in name:
+        if name.startswith(PACKAGE):
             guardian = frame.f_locals.get("self")
             if isinstance(guardian, Guardian):
                 return guardian, where

@@ -140,3 +140,14 @@ async def test_a_signature_that_raises_is_one_that_is_not_known(raised):
             assert error.node == "a"
     with pytest.raises(ConfigError, match="its parameters can't be read"):
         tools_of("f", Binding("n", {"f": Signature(raised)}, None, lambda: 0))
+
+
+async def test_the_users_own_line_is_named_wherever_the_file_is(tmp_path):
+    file = tmp_path / "aiflow_jupyter_course" / "cell.py"  # no code of this library, whatever its folder is called
+    names = {}
+    exec(compile("\n\ndef work(text):\n    raise ValueError\n", str(file), "exec"), names)  # noqa: S102
+    flow = Flow("g")
+    flow.add("a", map_(names["work"])) >> flow.add("o", sink(var="o"))
+    with pytest.raises(RunError) as caught:
+        await ran(flow)
+    assert caught.value.hint == "in work, line 4"
