@@ -12,7 +12,7 @@ import difflib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,7 @@ def commands(signatures: Callable[[], Signatures]) -> tuple[click.Command, click
     @click.option("--functions", default="", metavar="NAME,...", help="Names that are functions of yours for sure.")
     @_NAME
     def check(file: Path | None, functions: str, name: str | None, *, as_json: bool, schema: bool) -> None:
-        """Check a graph (cell text or JSON; - is standard input) and print how much memory it may take.
+        """Check a graph (cell text, JSON or printed Python; - is standard input) and print how much memory it may take.
 
         No code is run: what is no operator is taken to be a function of yours. Exit code 1 if the graph has errors.
         """
@@ -79,7 +79,7 @@ def commands(signatures: Callable[[], Signatures]) -> tuple[click.Command, click
     @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write it to this file.")
     @_NAME
     def convert(file: Path, form: str, out: Path | None, name: str | None) -> None:
-        """Print a graph (cell text or JSON; - is standard input) in another form. No code is run."""
+        """Print a graph (cell text, JSON or printed Python; - is standard input) in another form. No code is run."""
         from aiflow_jupyter.graph.forms import printed
 
         table = signatures()
@@ -195,7 +195,33 @@ def _checked(
     parsed = loaded(file, name, signatures)
     functions = assumed(parsed.spec, signatures, sure)
     findings = examine(parsed.spec, signatures, {*functions, *sure}, parsed)
+    findings.warnings.extend(_perhaps(parsed, signatures, sure))
     return parsed, functions, findings, None if findings.errors else bounds(parsed.spec, signatures)
+
+
+def _perhaps(parsed: Parsed, signatures: Signatures, sure: set[str]) -> Iterator[GraphProblem]:
+    """Warnings of texts in quotes that are taken to name a function, and are like a word that can stand there.
+
+    What stands bare is not warned of: functions are written so, and words in quotes.
+    """
+    from aiflow_jupyter.graph.printing import names_something
+    from aiflow_jupyter.graph.problems import MOST_PROBLEMS, alike
+
+    found = 0
+    for node, spec in parsed.spec.nodes.items():
+        signature = signatures.get(spec.operator)
+        for parameter in signature.parameters if signature else ():
+            value = spec.args.get(parameter.name)
+            word = value if isinstance(value, str) and parameter.choices and names_something(parameter, value) else ""
+            path = ("nodes", node, "args", parameter.name)
+            meant = alike(word, parameter.choices) if word and word not in sure and found < MOST_PROBLEMS else ""
+            if meant and parsed.quoted(path):
+                found += 1
+                message = f"node {node!r}: {parameter.name}={word!r} is taken to be a function of yours"
+                hint = f"did you mean {meant!r}? if not, --functions {word} says so"
+                problem = GraphProblem(message, code="AF217", hint=f"{parsed.caret(path)}\n{hint}")
+                problem.severity, problem.path = "warning", path
+                yield problem
 
 
 _PARTS = ("queue", "workers", "reorder", "hold", "feedback")

@@ -58,7 +58,7 @@ def read_json(text: str, name: str | None = None) -> Parsed:
     data = load(text.removeprefix(BYTE_ORDER_MARK))
     if isinstance(data, dict) and name is not None:
         data["name"] = name
-    problems = list(islice(_graph(data), MOST_PROBLEMS))
+    problems = list(islice(graph_problems(data), MOST_PROBLEMS))
     if any(problem.code != "AF401" for problem in problems):
         raise GraphError(problems, title=name or "")
     for problem in problems:
@@ -98,7 +98,8 @@ def _problem(message: str, code: str, path: Path, hint: str) -> GraphProblem:
     return problem
 
 
-def _graph(data: Any) -> Iterator[GraphProblem]:
+def graph_problems(data: Any) -> Iterator[GraphProblem]:
+    """What is wrong with a graph in the values of its JSON form, piece by piece."""
     yield from _object(data, (), "a graph", ("version", "name", "nodes", "edges", "inject"), ("name", "nodes"))
     if not isinstance(data, dict):
         return

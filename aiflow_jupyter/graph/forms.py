@@ -1,6 +1,8 @@
-"""The forms of a graph by name: cell text and JSON are read and printed, Python source and a picture are printed."""
+"""The forms of a graph by name: cell text, JSON and Python source are read and printed, a picture is printed."""
 
 from __future__ import annotations
+
+import re
 
 from aiflow_jupyter.errors import CommandError, GraphError
 from aiflow_jupyter.graph import picture
@@ -11,11 +13,15 @@ from aiflow_jupyter.graph.printing import as_json, as_text
 from aiflow_jupyter.graph.problems import BYTE_ORDER_MARK
 from aiflow_jupyter.graph.python import as_python, dangling
 from aiflow_jupyter.graph.signatures import Signatures
+from aiflow_jupyter.graph.source import read_python
 from aiflow_jupyter.graph.strict import MOST_JSON
+
+_PYTHON = re.compile(r"\ufeff?(?:\s|#[^\n]*\n)*(?:from\s+[\w.]+\s+import\b|import\s+\w|\"\"\")")
+"""How a source of Python begins, and no text of a cell does."""
 
 
 def load(text: str, name: str | None, signatures: Signatures, *, default: str = "graph") -> Parsed:
-    """Read a graph: JSON if the text begins with a brace, else cell text. No code is run.
+    """Read a graph: JSON if the text begins with a brace, Python if with an import, else cell text. No code is run.
 
     Args:
         text: the graph.
@@ -28,6 +34,8 @@ def load(text: str, name: str | None, signatures: Signatures, *, default: str = 
     """
     if text.removeprefix(BYTE_ORDER_MARK).lstrip().startswith("{"):
         return read_json(text, name)
+    if _PYTHON.match(text):
+        return read_python(text, name, signatures)
     return read(text, default if name is None else name, signatures)
 
 

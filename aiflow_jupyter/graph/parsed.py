@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -53,3 +54,14 @@ class Parsed:
             return f"at {pointer(steps)}" if steps else ""
         place = self.place(steps)
         return caret(self.text, place) if place else ""
+
+    def quoted(self, path: Iterable[Step]) -> bool:
+        """Whether the value of an argument was written in quotes; in JSON every text is."""
+        place = self.place(path)
+        if not self.text or place is None:
+            return True
+        line, column = place
+        return _QUOTED.match(self.text.split("\n")[line - 1], column - 1) is not None
+
+
+_QUOTED = re.compile(r"(?:\w+\s*=\s*)?[\"']")

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from aiflow_jupyter.graph.names import MOST_NAME
 from aiflow_jupyter.graph.policy import Policy
 
 MOST_PROBLEMS = 50
@@ -42,7 +43,7 @@ def nearest(word: str, words: Iterable[str]) -> str:
     if close := alike(word, known):
         return f"did you mean {close!r}?"
     more = ", ..." if len(known) > 20 else ""
-    return f"known: {', '.join(known[:20])}{more}" if known else ""
+    return f"known: {', '.join(each[:MOST_NAME] for each in known[:20])}{more}" if known else ""
 
 
 def alike(word: str, words: Iterable[str]) -> str:
@@ -135,7 +136,11 @@ def policy_problems(error: ValidationError, settings: Mapping[str, Any]) -> list
     """Put pydantic's findings about a policy into words: one problem for each key, in the order of `settings`."""
     items: dict[str, list[Mapping[str, Any]]] = {key: [] for key in settings}
     for item in error.errors(include_url=False):
-        items[str(item["loc"][0])].append(item)
+        if item["loc"]:
+            items[str(item["loc"][0])].append(item)
+        else:  # a key with half of a character in it: pydantic looks at nothing then
+            for key in settings.keys() - Policy.model_fields.keys():
+                items[key].append({"type": "extra_forbidden", "loc": (key,)})
     return [_policy_problem(key, likeliest(found), settings[key]) for key, found in items.items() if found]
 
 

@@ -41,6 +41,16 @@ def unclosed(statement: str) -> list[tuple[str, int]]:
     return stack
 
 
+def deeper(text: str, most: int) -> int | None:
+    """Where brackets stand in more than so many others; None where none do."""
+    depth = 0
+    for piece in PIECE.finditer(text):
+        depth += (piece.lastgroup == "open") - (piece.lastgroup == "close")
+        if depth > most:
+            return piece.start()
+    return None
+
+
 def meant(statement: str, offset: int) -> str:
     """A hint on what was meant where parsing stopped; empty where no slip that is often made fits."""
     open_ = unclosed(statement[:offset])
@@ -110,7 +120,7 @@ def _inside(statement: str, offset: int, bracket: tuple[str, int]) -> Iterator[s
     key = re.search(rf"({NAME})\s*=\s*$", inner[:start])
     if at.startswith(":") and (key is None or bracket[0] == "{"):
         yield "a value follows =, as in limit=4"
-    if value and bracket[0] == "[" and (digits := re.match(r"[-+]?[\d_ ]*\.?\d+", value[1].strip())):
+    if value and bracket[0] == "[" and (digits := re.match(r"[-+]?[\d_ ]{0,20}\.?\d{1,20}", value[1].strip())):
         yield f"a number is digits alone, without a unit: {re.sub('[_ ]', '', digits[0])}"
     if value and bracket[0] == "(" and value.end() > offset and not _ALONE.fullmatch(value[1].strip()):
         text = value[1].strip().strip(CURLED)

@@ -132,6 +132,21 @@ def test_every_place_that_names_a_function_is_taken_to_be_one():
     assert [(e["code"], e["hint"]) for e in slip["errors"]] == [("AF205", "did you mean 'TimeoutError'?")]
 
 
+@pytest.mark.parametrize(
+    ("by", "meant"),
+    [('"fase"', "'phase'"), ("'lable'", "'label'"), ('"PHASE"', "'phase'"), ("lane", ""), ('"by_language"', "")],
+)
+def test_a_text_that_is_like_a_word_is_asked_about(by, meant):
+    given = f'a = route(by={by})\nb = sink(var="x")\na.x, a.else -> b'.encode()
+    found = report("-", given=given)
+    # what is alike enough is an error, as everywhere
+    problems = found["errors"] or [each for each in found["warnings"] if each["code"] == "AF217"]
+    assert [each["hint"].split(f"did you mean {meant}?")[0] for each in problems] == ([""] if meant else [])
+    assert [each["place"] for each in problems] == ([{"line": 1, "column": 11}] if meant else [])
+    sure = report("-", "--functions", by.strip("\"'"), given=given)
+    assert (sure["ok"], sure["warnings"]) == (True, [])
+
+
 def test_the_name_is_given_or_the_files(tmp_path):
     for stem, name in (("my-graph.v2", "my_graph"), ("9", "graph"), ("größe", "größe")):
         path = tmp_path / f"{stem}.txt"
@@ -191,8 +206,11 @@ def test_forms_are_converted_into_one_another(graph, tmp_path):
     assert read_json(document.read_text("utf-8")).spec == spec
     assert aiflow("convert", document, "--to", "text").stdout.decode() == TEXT
     namespace = {"no_secrets": named("no_secrets"), "speak": named("speak")}
-    exec(aiflow("convert", document, "--to", "python").stdout.decode(), namespace)
+    source = aiflow("convert", document, "--to", "python").stdout
+    exec(source.decode(), namespace)
     assert namespace["flow"].spec == spec
+    assert aiflow("convert", "-", "--to", "text", given=source).stdout.decode() == TEXT
+    assert report("-", given=source)["bound"] == report(graph)["bound"]
 
 
 def named(name):
@@ -261,4 +279,7 @@ def test_nothing_in_a_file_is_run(tmp_path):
     for form in ("json", "text", "python", "svg"):
         assert aiflow("convert", "-", "--to", form, given=text.encode()).returncode == 0
     aiflow("check", "-", given=text.encode())
+    source = aiflow("convert", "-", "--to", "python", given=text.encode()).stdout.decode()
+    errors = report("-", given=f"{source}\nopen({str(trap)!r}, 'w')\n".encode())["errors"]
+    assert (errors[-1]["code"], errors[-1]["place"]["column"]) == ("AF107", 1)
     assert not trap.exists()

@@ -14,6 +14,7 @@ from aiflow_jupyter.graph.document import read_json
 from aiflow_jupyter.graph.language import read
 from aiflow_jupyter.graph.printing import WIDTH, as_json, as_text
 from aiflow_jupyter.graph.python import as_python
+from aiflow_jupyter.graph.source import read_python
 from aiflow_jupyter.graph.spec import EdgeSpec, GraphSpec, NodeSpec
 from aiflow_jupyter.operators import SIGNATURES
 from tests.graph.graphs import Namespace, specs
@@ -54,6 +55,7 @@ def test_round_trip_through_all_forms_gives_the_same_spec(spec):
     assert same(read_document, spec), document
     source = as_python(read_document, SIGNATURES)
     assert same(from_python(source), spec), source
+    assert same(read_python(source, None, SIGNATURES).spec, spec), source
     assert as_text(read_document, SIGNATURES) == text
 
 

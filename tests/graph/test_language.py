@@ -514,3 +514,9 @@ def test_what_is_printed_is_never_more_than_is_read():
     nodes = {f"n{number}": NodeSpec(operator="m", args={"x": [1] * 90}) for number in range(300)}
     with pytest.raises(CommandError, match=r"marks .* are read"):
         printed(Parsed(GraphSpec(name="g", nodes=nodes)), "text", SIGNATURES)
+
+
+@pytest.mark.parametrize("key", ["\ud800", "\ud800queue"])
+def test_half_a_character_in_a_policy_is_an_unknown_policy(key):
+    (problem,) = problems(f"a = map(f) [queue=0, {key}=1]")
+    assert (problem.code, "unknown policy" in problem.message) == ("AF401", True)
