@@ -145,7 +145,7 @@ async def test_a_signature_that_raises_is_one_that_is_not_known(raised):
 async def test_the_users_own_line_is_named_wherever_the_file_is(tmp_path):
     file = tmp_path / "aiflow_jupyter_course" / "cell.py"  # no code of this library, whatever its folder is called
     names = {}
-    exec(compile("\n\ndef work(text):\n    raise ValueError\n", str(file), "exec"), names)  # noqa: S102
+    exec(compile("\n\ndef work(text):\n    raise ValueError\n", str(file), "exec"), names)
     flow = Flow("g")
     flow.add("a", map_(names["work"])) >> flow.add("o", sink(var="o"))
     with pytest.raises(RunError) as caught:
