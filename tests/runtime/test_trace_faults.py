@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +14,11 @@ from aiflow_jupyter.runtime.faults import read_faults
 from aiflow_jupyter.runtime.recorder import require_new
 from aiflow_jupyter.runtime.trace import TraceError
 
+README = Path(__file__).parents[2] / "README.md"
+FAULTS = {kind.__name__: kind for kind in (Burst, Cut, Fail, Slow, Stall)}
 
-@pytest.mark.parametrize("kind", [Burst, Cut, Fail, Slow, Stall])
+
+@pytest.mark.parametrize("kind", FAULTS.values())
 def test_faults_are_names_of_the_package_with_arguments_that_can_be_looked_up(kind):
     assert getattr(aiflow_jupyter, kind.__name__) is kind
     assert kind.__name__ in aiflow_jupyter.__all__
@@ -73,6 +78,13 @@ def test_a_script_that_is_wrong_is_told_with_the_place_in_it(script, said, hint)
     assert caught.value.code == "AF745"
     assert said in caught.value.message
     assert hint in caught.value.hint
+
+
+def test_the_two_forms_of_a_fault_in_the_readme_are_the_same():
+    rows = re.findall(r"^\| `(\w+\(.*?\))`.*?\| `(\{.*?\})` \|", README.read_text("utf-8"), re.MULTILINE)
+    assert len(rows) == 5
+    for python, document in rows:
+        assert [eval(python, FAULTS)] == read_faults(f"[{document}]")
 
 
 def test_a_file_that_can_be_recorded_to_is_not_made_by_asking(tmp_path):
