@@ -23,12 +23,12 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "tiers": ("", "each tier: who answers, window, price, and whether it answers now"),
     "why": ("[RUN]", "who answered a run's questions, and why; without RUN, the newest"),
     "graphs": ("", "the graphs that were defined"),
-    "graph": ("NAME", "print one: --as text | json | python | svg"),
+    "graph": ("NAME", "print a graph: --as text | json | python | svg"),
     "trace": ("record FILE", "record the next run; replay FILE answers it from one, off does neither"),
     "cost": ("", "what answers cost: --by tier | model | conversation | notebook | day, --since DAY"),
     "conversation": (
         "",
-        "all that are kept; NAME shows one, --view TIER as that tier is sent it, --diff\n"
+        "the conversations that are kept; NAME shows one, --view TIER as that tier is sent it, --diff\n"
         "undo NAME, forget NAME, export NAME FILE, import NAME FILE",
     ),
     "doctor": ("", "what is found, what is missing, and what mends it"),
@@ -41,9 +41,11 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 def _parser(command: str) -> Parser:
     parser = Parser(prog=f"%aiflow {command}", description=COMMANDS[command][1], add_help=False, allow_abbrev=False)
     if command in ("cancel", "why"):
-        parser.add_argument("run", metavar="ID", nargs="?", help="of %%aiflow runs, or its beginning; or the name")
+        parser.add_argument(
+            "run", metavar="ID", nargs="?", help="of %%aiflow runs, or its beginning; or the graph's name"
+        )
     elif command == "graph":
-        parser.add_argument("name", metavar="NAME")
+        parser.add_argument("name", metavar="NAME", help="the graph's, or that of a variable with a Flow")
         parser.add_argument("--as", dest="form", choices=FORMS, default="text", help="the form to print it in")
     elif command == "trace":
         parser.add_argument("action", choices=("record", "replay", "off"), help="what becomes of the next run")

@@ -61,7 +61,7 @@ def cell_parser(command: str) -> Parser:
     prog = f"%%aiflow{'' if command == 'ask' else f' {command}'}"
     parser = Parser(prog=prog, description=CELL_COMMANDS[command], add_help=False, allow_abbrev=False)
     if command in ("graph", "run"):
-        parser.add_argument("name", metavar="NAME")
+        parser.add_argument("name", metavar="NAME", help="the graph's; to run, a variable with a Flow does, too")
     if command == "run":
         parser.add_argument("--to", metavar="NODE", help="the input node, where the graph has several")
         parser.add_argument(
