@@ -46,7 +46,8 @@ def test_a_graph_that_fails_leaves_its_part_in_the_place_of_an_earlier_result(lo
     failed = loaded.run("%%aiflow run flow -o done\nbreak")
     assert failed.error == "RunError"
     assert failed.stdout == "done holds the part that came (complete=False)\n"
-    assert loaded.run("print(list(done.variables['out']), done.complete, done.status.state)").stdout == "[] False failed\n"
+    part = loaded.run("print(list(done.variables['out']), done.complete, done.status.state)")
+    assert part.stdout == "[] False failed\n"
 
 
 def test_help_of_a_command_is_printed_in_a_cell(loaded):
