@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from aiflow_jupyter.errors import GraphError, GraphProblem
 from aiflow_jupyter.graph.policy import Policy
-from aiflow_jupyter.graph.problems import NO_NODE, expected, nearest, parted, policy_problems, reason, shown
+from aiflow_jupyter.graph.problems import NO_NODE, counted, expected, nearest, parted, policy_problems, reason, shown
 from aiflow_jupyter.graph.spec import EdgeSpec, Feedback, GraphSpec, NodeSpec
 
 
@@ -206,7 +206,7 @@ class Flow:
         return Node(self, name)
 
     def __repr__(self) -> str:
-        return f"<Flow {self.name}: {len(self._nodes)} nodes, {len(self._edges)} edges>"
+        return f"<Flow {self.name}: {counted(len(self._nodes), 'node')}, {counted(len(self._edges), 'edge')}>"
 
     def __getitem__(self, name: str) -> Node:
         if name not in self._nodes:

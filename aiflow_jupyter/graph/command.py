@@ -229,6 +229,8 @@ _PARTS = ("queue", "workers", "reorder", "hold", "feedback")
 
 def _tell(parsed: Parsed, functions: list[str], findings: Findings, bound: GraphBound | None) -> None:
     """Print what was found for people."""
+    from aiflow_jupyter.graph.problems import counted
+
     for warning in findings.warnings:
         click.echo("\n".join(["warning:", *warning.lines(), ""]), err=True)
     if functions:
@@ -244,7 +246,7 @@ def _tell(parsed: Parsed, functions: list[str], findings: Findings, bound: Graph
         cells = [f"{cell:>{width}}" for cell, width in zip(rest, widths[1:], strict=True)]
         click.echo("  ".join([f"{first:<{widths[0]}}", *cells]))
     if bound.keys:
-        click.echo(f"\nand the state of at most {bound.keys:,} keys")
+        click.echo(f"\nand the state of at most {counted(bound.keys, 'key')}")
     if bound.bytes is not None:
         click.echo(f"\nqueues and held text: at most {bound.bytes:,} bytes")
 

@@ -64,7 +64,7 @@ def printed(parsed: Parsed, form: str, signatures: Signatures) -> str:
     text = as_json(spec) if form == "json" else as_text(spec, signatures)
     said = excess(text) if form == "text" else ""
     if form == "json" and len(text) > MOST_JSON:
-        said = f"the graph's json has {len(text):,} characters; at most {MOST_JSON:,}"
+        said = f"the graph's JSON has {len(text):,} characters; at most {MOST_JSON:,}"
     if said:
         raise CommandError(f"{said} are read", code="AF809", hint="make several graphs of it")
     return text

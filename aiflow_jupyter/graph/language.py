@@ -29,7 +29,7 @@ from pydantic import ValidationError
 from aiflow_jupyter.errors import GraphError, GraphProblem
 from aiflow_jupyter.graph import literals
 from aiflow_jupyter.graph.grammar import SyntaxProblem, statements, tree
-from aiflow_jupyter.graph.names import checked_name
+from aiflow_jupyter.graph.names import MOST_NAME, checked_name
 from aiflow_jupyter.graph.parsed import Parsed, Step
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.graph.problems import (
@@ -258,7 +258,12 @@ class _Reader:
             if key in settings:
                 self.problem(f"node {node!r}: policy {key!r} is given twice", "AF401", at, "leave one of them out")
             if not value:
-                self.problem(f"node {node!r}: policy {shown(key)} has no value", "AF401", at, f"{key}=..., in brackets")
+                self.problem(
+                    f"node {node!r}: policy {shown(key)} has no value",
+                    "AF401",
+                    at,
+                    f"{key[:MOST_NAME]}=..., in brackets",
+                )
                 continue
             settings[key] = self.value(value[0])
             self.places["nodes", node, "policy", key] = at

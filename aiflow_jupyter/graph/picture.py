@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
+from aiflow_jupyter.graph.problems import counted
 from aiflow_jupyter.graph.spec import GraphSpec
 
 _CARD_W, _CARD_H, _GAP_X, _GAP_Y, _PAD, _TOP = 168, 74, 54, 18, 14, 34
@@ -141,7 +142,7 @@ def text(spec: GraphSpec, gauges: Mapping[str, Gauge] | None = None, caption: st
             bar = "#" * filled + "." * (8 - filled)
             rate = "" if gauge.rate is None else f"  {gauge.rate:.0f}/s"
             rows.append(f"  {node:<{names}}  {gauge.state:<9} [{bar}] {gauge.depth}/{gauge.queue}  peak {gauge.peak}  "
-                        f"{gauge.processed} events{rate}{arrow}")  # fmt: skip
+                        f"{counted(gauge.processed, 'event')}{rate}{arrow}")  # fmt: skip
     return "\n".join(rows)
 
 
