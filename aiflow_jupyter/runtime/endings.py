@@ -41,6 +41,10 @@ def answering(lineage: str) -> str:
     return lineage.rpartition("/")[2].partition(".")[2].partition("+")[0]
 
 
+def _unknown(_node: str) -> int:
+    return 0
+
+
 class Endings:
     """What one node knows of the answers that come to their end.
 
@@ -53,7 +57,7 @@ class Endings:
 
     def __init__(self) -> None:
         self.broken: dict[str, None] = {}
-        self.giving: Callable[[str], int] = lambda _node: 0
+        self.giving: Callable[[str], int] = _unknown
         self._partly: dict[str, tuple[int, Event]] = {}  # answers whose last word has come by some inputs
 
     def broke(self, lineage: str) -> None:
