@@ -83,7 +83,7 @@ def commands(signatures: Callable[[], Signatures]) -> tuple[click.Command, click
         from aiflow_jupyter.graph.forms import printed
 
         table = signatures()
-        _write(printed(loaded(file, name, table), form, table), out)
+        _write(printed(_read(file, name, table), form, table), out)
 
     return check, convert
 
@@ -120,8 +120,16 @@ def loaded(file: Path, name: str | None, signatures: Signatures) -> Parsed:
 
     Raises:
         CommandError: the file can't be read.
-        GraphError: it holds no graph.
+        GraphError: it holds no graph, or one with mistakes in its writing.
     """
+    parsed = _read(file, name, signatures)
+    if parsed.problems:
+        raise GraphError(parsed.problems, title=parsed.spec.name)
+    return parsed
+
+
+def _read(file: Path, name: str | None, signatures: Signatures) -> Parsed:
+    """The same, with its mistakes as problems as far as the graph is known."""
     from aiflow_jupyter.graph.forms import load
 
     return load(_content(file), name, signatures, default=_stem(file))
@@ -192,7 +200,7 @@ def _checked(
     from aiflow_jupyter.graph.bounds import bounds
     from aiflow_jupyter.graph.checks import examine
 
-    parsed = loaded(file, name, signatures)
+    parsed = _read(file, name, signatures)
     functions = assumed(parsed.spec, signatures, sure)
     findings = examine(parsed.spec, signatures, {*functions, *sure}, parsed)
     findings.warnings.extend(_perhaps(parsed, signatures, sure))

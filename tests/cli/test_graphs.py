@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from aiflow_jupyter.errors import GraphError
+from aiflow_jupyter.graph.command import loaded
 from aiflow_jupyter.graph.document import read_json
 from aiflow_jupyter.graph.language import parse
 from aiflow_jupyter.operators import SIGNATURES
@@ -194,6 +196,13 @@ def test_a_file_that_can_not_be_read_is_one_message(tmp_path, name):
     path = tmp_path / name
     assert b"AF808" in aiflow("check", path).stderr
     assert [e["code"] for e in report(path)["errors"]] == ["AF808"]
+
+
+@pytest.mark.parametrize("wrong", ["ask = = x\n", "a = map(f) [queue=0]\n", "ask -> notes [limit=3]\n"])
+def test_a_graph_with_mistakes_is_none_that_a_command_may_run(graph, wrong):
+    graph.write_text(TEXT + wrong, encoding="utf-8")
+    with pytest.raises(GraphError):
+        loaded(graph, None, SIGNATURES)
 
 
 # -- convert
