@@ -5,6 +5,9 @@ event goes down a chain of them as plain calls, and the queue holds events only 
 `WorkerGuardian` (`workers.py`) runs coroutines, streams of a provider, or functions in threads, with up to `workers` at
 once; a `PartitionedGuardian` (`partitioned.py`) besides keeps events of one key apart.
 
+The parts of one, each on the one before: the queue and its rules (`admission.py`), the ports (`emission.py`), what all
+kinds share (here), and where there are workers the order of their results (`order.py`).
+
     push(event)                 admitted?
         |          queue full     no  -> the rule of its kind (`admission.py`): block (the sender parks), drop, merge
         v         worker free                     receiver took it
@@ -44,11 +47,11 @@ from typing import Any, Final, Protocol
 from aiflow_jupyter.errors import RunError, where_raised
 from aiflow_jupyter.events import Event, Failure
 from aiflow_jupyter.graph.policy import Policy
-from aiflow_jupyter.runtime.admission import MOST_CONTROLS, Admission, Parked, skip
+from aiflow_jupyter.runtime.admission import MOST_CONTROLS, Parked
 from aiflow_jupyter.runtime.behaviour import Behaviour
-from aiflow_jupyter.runtime.cycle import FLUSH, Cycle
 from aiflow_jupyter.runtime.edges import Fed
-from aiflow_jupyter.runtime.endings import INCOMPLETE, Endings, answering, close
+from aiflow_jupyter.runtime.emission import Emission
+from aiflow_jupyter.runtime.endings import INCOMPLETE, close
 from aiflow_jupyter.runtime.scheduler import Scheduler
 
 BUCKETS: Final = 64
@@ -78,28 +81,7 @@ class Owner(Protocol):
         """What whoever runs a node should know, in place of what was said of it before; called from any thread."""
 
 
-class Receiver(Protocol):
-    """Where an edge leads: a guardian, or one of the edges of `edges.py` before it."""
-
-    inline: bool
-
-    def push(self, event: Event, now: int) -> bool:
-        """Take in a data event; False when it has to be parked."""
-
-    def park(self, event: Event, sender: Parked) -> None:
-        """Remember a sender whose event was refused."""
-
-    def signal(self, event: Event) -> None:
-        """Take in a control event."""
-
-    def tell(self, event: Event, sender: Parked) -> None:
-        """Take in what stands for an event that gave nothing."""
-
-    def forget(self, sender: Guardian) -> None:
-        """Discard what a node that was stopped gave."""
-
-
-class Guardian(Admission):
+class Guardian(Emission):
     """What all kinds share: the edges, control events, failures, the counters.
 
     Args:
@@ -121,15 +103,11 @@ class Guardian(Admission):
     """Whether `push` may run the node's function, and all that follows it, before it returns."""
 
     __slots__ = (
-        "behaviour",
         "blocked_ns",
         "bound",
         "call",
         "closed",
-        "cycle",
         "done",
-        "emitted",
-        "endings",
         "ends",
         "errors",
         "first_ns",
@@ -143,14 +121,9 @@ class Guardian(Admission):
         "owner",
         "partial",
         "paused",
-        "ports",
         "processed",
         "retries",
-        "scheduler",
         "service_ns",
-        "single",
-        "unrouted",
-        "unsaid",
         "wait_ns",
         "workers",
     )
@@ -164,40 +137,22 @@ class Guardian(Admission):
         owner: Owner,
         bound: int | None = None,
     ) -> None:
-        super().__init__(node, policy)
-        self.behaviour = behaviour
+        super().__init__(node, behaviour, policy, scheduler)
         self.call = behaviour.call
         self.holds = behaviour.holds
         self.keeps = behaviour.holds is not None  # it may own more than what waits and is in service
-        self.scheduler = scheduler
         self.owner = owner
         self.workers = policy.workers
         self.bound = policy.bound if bound is None else bound
-        self.ports: dict[str, tuple[Receiver, ...]] = {}
-        self.single: Receiver | None = None
-        self.cycle: Cycle | None = None
         self.ends = 0
         self.inputs = 0
-        self.endings = Endings()
-        self.unsaid = ""  # the answer whose finish acts here and has not gone on
         self.closed = self.done = self.paused = False
         self.partial = False  # an input was cut off
-        self.processed = self.emitted = self.errors = self.unrouted = self.retries = 0
+        self.processed = self.errors = self.retries = 0
         self.most = self.wait_ns = self.service_ns = self.blocked_ns = self.first_ns = 0
         self.lag_ns: int | None = None
         self.held_ns = 0
         self.histogram = [0] * BUCKETS
-
-    # -- wiring
-
-    def connect(self, ports: dict[str, list[Receiver]]) -> None:
-        """Set the edges out of this node: receivers by port, `""` for the plain output.
-
-        Receivers with workers come first, so that inline ones do not delay them.
-        """
-        self.ports = {port: tuple(sorted(nodes, key=lambda r: r.inline)) for port, nodes in ports.items()}
-        plain = self.ports.get("", ())
-        self.single = plain[0] if len(plain) == 1 and not self.behaviour.routes else None
 
     # -- state, for people and for the bound
 
@@ -257,6 +212,13 @@ class Guardian(Admission):
         """Take in a control event; never refused."""
         raise NotImplementedError
 
+    def tell(self, event: Event, sender: Parked) -> None:
+        """Take in what stands for an event that gave nothing; the sender waits where very many of them do."""
+        if self.exempt >= MOST_CONTROLS and not self.closed:
+            self.park(event, sender)
+        else:
+            self.signal(event)
+
     def feed(self, event: Fed, now: int) -> None:
         """Take in what came back over a feedback edge: it is served before all that waits."""
         self.queue.insert(self.fed, (event, -now))
@@ -315,82 +277,7 @@ class Guardian(Admission):
         if owned > self.most:
             self._note(owned)
 
-    # -- emission
-
-    def _emit(self, out: Any, now: int, sender: Parked) -> None:
-        """Send a data event on (with its port where the node routes); `sender.pending` then counts who refused it."""
-        self.emitted += 1
-        receiver = self.single
-        if receiver is not None:
-            if not receiver.push(out, now):
-                receiver.park(out, sender)
-            return
-        if self.behaviour.routes:
-            port, event = out
-            nodes = self.ports.get(port) or self.ports.get("else", ())
-            if self.skips:
-                self._skip_others(nodes, event)
-        else:
-            event, nodes = out, self.ports.get("", ())
-        if not nodes:
-            self.unrouted += 1
-            return
-        clock = self.scheduler.clock
-        for receiver in nodes:
-            if not receiver.push(event, now):
-                receiver.park(event, sender)
-            now = clock()
-
-    def _skip_others(self, taken: tuple[Receiver, ...], event: Event) -> None:
-        """Tell the ports that an event does not leave by that it has no result there."""
-        told = skip(event, self.node)
-        for port, nodes in self.ports.items():
-            if port != "error" and nodes is not taken:
-                for node in nodes:
-                    node.signal(told)
-
-    def tell(self, event: Event, sender: Parked) -> None:
-        """Take in what stands for an event that gave nothing; the sender waits where very many of them do."""
-        if self.exempt >= MOST_CONTROLS and not self.closed:
-            self.park(event, sender)
-        else:
-            self.signal(event)
-
-    def _pass(self, event: Event, sender: Parked | None = None) -> None:
-        """Send a control event on by every port; by the port `error` a failure leaves as data (`_report`)."""
-        kind = event.kind
-        inside = kind == "flush" and event.source == FLUSH
-        many = kind in ("error", "skip")
-        for port, nodes in self.ports.items():
-            if not (kind == "error" and port == "error"):
-                for node in nodes:
-                    if many and sender is not None:
-                        node.tell(event, sender)
-                    elif not inside or getattr(node, "cycle", None) is self.cycle:
-                        node.signal(event)
-        if kind == "error":
-            self.endings.broke(event.lineage)
-            if event.source == self.node == answering(event.lineage):  # nobody else says a last word on it
-                self._pass(close(event))
-        elif kind == "finish":
-            self._said(event.lineage)
-        elif kind == "end":
-            self._finished()
-
-    def _said(self, lineage: str) -> None:
-        """The last word on an answer has gone on."""
-        self.endings.passed(lineage)
-        if lineage == self.unsaid:
-            self.unsaid = ""
-
-    def _report(self, event: Event, now: int, sender: Parked) -> None:
-        """Send what an `error` event of this node tells to whoever handles its failures."""
-        if event.kind != "error" or event.source != self.node:
-            return
-        failure = event.derive(event.payload, "value")
-        for receiver in self.ports.get("error", ()):
-            if not receiver.push(failure, now):
-                receiver.park(failure, sender)
+    # -- failures and service
 
     def _failed(self, event: Event, error: BaseException) -> None:
         self.errors += 1

@@ -216,12 +216,6 @@ class PartitionedGuardian(WorkerGuardian):
         if self._ordered:
             self._leave_out(taken.ticket)
 
-    def _leave_out(self, ticket: int) -> None:
-        """Have the turn pass a ticket by; those next to one another are one entry, so that there are few."""
-        after = self._gone.pop(ticket + 1, ticket + 1)
-        before = next((start for start, end in self._gone.items() if end == ticket), ticket)
-        self._gone[before] = after
-
     async def _serve(self, taken: _Taken, worker: Worker) -> None:
         """Serve one event whose key is free."""
         scheduler = self.scheduler

@@ -33,61 +33,16 @@ from aiflow_jupyter.runtime.deadlock import Detector
 from aiflow_jupyter.runtime.guardian import Guardian
 from aiflow_jupyter.runtime.injection import kind_of
 from aiflow_jupyter.runtime.metrics import Answer, RunState, RunStatus, Snapshot, counts_of
+from aiflow_jupyter.runtime.result import Result
 from aiflow_jupyter.runtime.scheduler import Scheduler
 from aiflow_jupyter.runtime.source import Source
 from aiflow_jupyter.runtime.wiring import Timer, wire
 from aiflow_jupyter.runtime.within import OF_RUN
 
+__all__ = ["Result", "Run", "fresh_id"]
+
 CLOSE_TIMEOUT_S = 2.0
 """How long `cancel` waits for a node's asynchronous code that does not end when it is cancelled."""
-
-
-@dataclass(slots=True)
-class Result:
-    """What a run leaves behind.
-
-    Attributes:
-        variables: what each `sink(var=...)` collected, by variable.
-        answers: the models' answers, in the order in which they were asked for: the last 1,024, and `answers.let_go`
-            says how many there were before.
-        complete: False if a part of it was made from a stream that broke off.
-    """
-
-    variables: dict[str, Collected]
-    answers: Answered
-    _figures: RunStatus | Snapshot
-    complete: bool = True
-
-    @property
-    def status(self) -> RunStatus:
-        """The final figures, worked out when they are first read."""
-        if isinstance(self._figures, Snapshot):
-            self._figures = self._figures.status()
-        return self._figures
-
-    @property
-    def text(self) -> str:
-        """All text that the `var` sinks collected, in the order of the graph."""
-        return "".join(_joined(values) for values in self.variables.values())
-
-    def __getitem__(self, variable: str) -> Any:
-        """What one `sink(var=...)` collected: tokens as one text, anything else as a list.
-
-        Raises:
-            CommandError: no sink collects under that name.
-        """
-        values = self.variables.get(variable)
-        if values is None:
-            raise CommandError(
-                f"the run has no variable {variable!r}",
-                code="AF805",
-                hint=f"it has: {', '.join(self.variables) or 'none'}",
-            )
-        return "".join(values) if values.tokens else list(values)
-
-    def __repr__(self) -> str:
-        nodes = ", ".join(f"{n.node} {n.processed}" for n in self.status.nodes)
-        return f"<{self.status.name}: {self.status.state} in {self.status.elapsed_s:.1f} s; events: {nodes}>"
 
 
 @dataclass(slots=True, eq=False)
@@ -573,7 +528,3 @@ class Run:
         for threads in self._threads.values():
             threads.close()
         self._over.set()
-
-
-def _joined(values: list[Any]) -> str:
-    return "".join(value for value in values if isinstance(value, str))

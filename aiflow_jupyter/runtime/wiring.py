@@ -15,8 +15,9 @@ from aiflow_jupyter.runtime.attempts import govern
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
 from aiflow_jupyter.runtime.cycle import Cycle
 from aiflow_jupyter.runtime.edges import FeedbackEdge
+from aiflow_jupyter.runtime.emission import Receiver
 from aiflow_jupyter.runtime.endings import giving
-from aiflow_jupyter.runtime.guardian import Guardian, Owner, Receiver
+from aiflow_jupyter.runtime.guardian import Guardian, Owner
 from aiflow_jupyter.runtime.inline import CUT_EVERY, InlineGuardian
 from aiflow_jupyter.runtime.partitioned import PartitionedGuardian
 from aiflow_jupyter.runtime.plan import NodePlan, plan_of

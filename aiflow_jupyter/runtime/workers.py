@@ -15,7 +15,8 @@ from aiflow_jupyter.events import CONTROL, DATA, Event
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.runtime.admission import CONTROL_STAMP, skip
 from aiflow_jupyter.runtime.behaviour import Behaviour
-from aiflow_jupyter.runtime.guardian import Guardian, Owner
+from aiflow_jupyter.runtime.guardian import Owner
+from aiflow_jupyter.runtime.order import OrderedGuardian
 from aiflow_jupyter.runtime.scheduler import Scheduler
 
 
@@ -41,7 +42,7 @@ class Worker:
             self.future.set_result(None)
 
 
-class WorkerGuardian(Guardian):
+class WorkerGuardian(OrderedGuardian):
     """Runs coroutines, streams or threads: up to `workers` events at once, results in order.
 
     Workers are tasks, started when first needed. One wake-up is under way at a time: a woken worker wakes the next
@@ -54,19 +55,12 @@ class WorkerGuardian(Guardian):
     __slots__ = (
         "_crew",
         "_fenced",
-        "_gone",
-        "_head",
-        "_held",
         "_idle",
         "_in_service",
         "_loose",
-        "_ordered",
         "_refilling",
-        "_reorder",
         "_spare",
         "_tasks",
-        "_tickets",
-        "_turns",
         "_waking",
     )
 
@@ -80,15 +74,8 @@ class WorkerGuardian(Guardian):
         bound: int | None = None,
     ) -> None:
         super().__init__(node, behaviour, policy, scheduler, owner, bound)
-        self._ordered = policy.order != "none" and policy.workers > 1
         self._loose = policy.order == "none" and policy.workers > 1
         self._fenced = False
-        self._reorder = policy.held_results
-        self._tickets = 0
-        self._head = 0
-        self._gone: dict[int, int] = {}  # tickets that give nothing, from the first to the one after the last
-        self._held: dict[int, list[Event]] = {}
-        self._turns: dict[int, tuple[asyncio.Future[bool], list[Event] | None]] = {}
         self._idle: deque[asyncio.Future[None]] = deque()
         self._waking = self._refilling = False
         self._spare = policy.workers
@@ -99,10 +86,6 @@ class WorkerGuardian(Guardian):
     def active(self) -> int:
         """Events that a worker has taken and not yet settled."""
         return self._in_service
-
-    def held(self) -> int:
-        """Finished results without a worker."""
-        return len(self._held)
 
     def blocked(self) -> bool:
         """Whether any worker waits for a receiver."""
@@ -175,7 +158,6 @@ class WorkerGuardian(Guardian):
     def close(self) -> None:
         """Stop, and cancel the workers."""
         super().close()
-        self._held.clear()
         for task in self._tasks:
             task.cancel()
 
@@ -470,53 +452,6 @@ class WorkerGuardian(Guardian):
         recalls = self.behaviour.recalls
         for out in results:
             await (self._recall if recalls and out.kind in DATA else self._send)(out, worker)
-
-    async def _settle(self, ticket: int, results: list[Event], worker: Worker) -> None:
-        """Emit a ticket's results when it is their turn; until then they wait, if they may without their worker."""
-        if ticket != self._head:
-            if len(self._held) < self._reorder:
-                self._held[ticket] = results
-                return
-            turn: asyncio.Future[bool] = self.scheduler.loop.create_future()
-            self._turns[ticket] = (turn, results)
-            if await turn:
-                return
-        for out in results:
-            await self._send(out, worker)
-        await self._release(worker)
-
-    async def _turn(self, ticket: int) -> None:
-        """Wait until all earlier tickets have left."""
-        if ticket != self._head:
-            turn: asyncio.Future[bool] = self.scheduler.loop.create_future()
-            self._turns[ticket] = (turn, None)
-            await turn
-
-    async def _release(self, worker: Worker) -> None:
-        """Give the turn on: emit the held results that follow, then let the next waiting worker go."""
-        self._head += 1
-        if self._gone:
-            self._head = self._gone.pop(self._head, self._head)
-        while self._head in self._held:
-            results = self._held.pop(self._head)
-            self._take_in()
-            for out in results:
-                await self._send(out, worker)
-            self._head += 1
-            if self._gone:
-                self._head = self._gone.pop(self._head, self._head)
-        waiting = self._turns.pop(self._head, None)
-        if waiting is not None and not waiting[0].done():
-            waiting[0].set_result(False)
-
-    def _take_in(self) -> None:
-        """A place among the held results is free: the lowest waiting result takes it, and its worker goes on."""
-        ticket = min((t for t, (_, results) in self._turns.items() if results is not None), default=None)
-        if ticket is not None:
-            turn, results = self._turns.pop(ticket)
-            if results is not None and not turn.done():
-                self._held[ticket] = results
-                turn.set_result(True)
 
     async def _send(self, out: Event, worker: Worker) -> None:
         """Send one event on, and wait until every receiver has taken it."""
