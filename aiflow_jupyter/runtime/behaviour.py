@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from aiflow_jupyter.events import Event, descends
 from aiflow_jupyter.graph.policy import Policy
@@ -84,6 +84,9 @@ class Collected(list[Any]):
         self._lineages = [of for _, of in kept]
 
 
+_USUAL: Final = Policy()
+
+
 @dataclass(slots=True)
 class Binding:
     """What an operator may use when it is bound to a node.
@@ -115,7 +118,7 @@ class Binding:
     functions: Mapping[str, Any]
     source: Source | None
     clock: Callable[[], int]
-    policy: Policy = field(default_factory=Policy)
+    policy: Policy = _USUAL
     inputs: tuple[str, ...] = ()
     flows: Mapping[str, GraphSpec] = field(default_factory=dict)
     answers: list[Answer] = field(default_factory=list)

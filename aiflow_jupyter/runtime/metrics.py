@@ -264,7 +264,7 @@ class Counts(NamedTuple):
     service_ns: int
     blocked_ns: int
     first_ns: int
-    histogram: list[int]
+    histogram: tuple[int, ...]
     owned: int
     most: int
     drops: dict[str, int]
@@ -335,7 +335,7 @@ def counts_of(guardians: Iterable[Counted], run: RunState, now: int, failed: str
             guardian.busy_for(now),
             guardian.blocked_for(now),
             guardian.first_ns,
-            guardian.histogram.copy(),
+            tuple(guardian.histogram),
             guardian.owned(),
             guardian.most,
             dict(guardian.drops),

@@ -8,11 +8,10 @@ it was: nodes, edges, arguments and signatures are compared before each use, mos
 
 from __future__ import annotations
 
-import copy
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from aiflow_jupyter.graph.bounds import bounds
 from aiflow_jupyter.graph.policy import Policy
@@ -21,6 +20,7 @@ from aiflow_jupyter.graph.signatures import OperatorSignature
 from aiflow_jupyter.graph.spec import EdgeSpec, GraphSpec, NodeSpec
 from aiflow_jupyter.runtime.behaviour import Operator
 from aiflow_jupyter.runtime.edges import Entrance, TellingEntrance
+from aiflow_jupyter.runtime.endings import giving
 from aiflow_jupyter.runtime.topology import between, loops
 
 
@@ -33,6 +33,7 @@ class NodePlan:
         policy: what its operator is bound with: a join that declares no `hold` gets the one that its branches ask for.
         sources: the nodes that lead to it, in the order of the edges, feedback apart.
         inputs: how many times `end` comes to it: by each of these edges, or once from the run.
+        giving: where there are several, by how many of them a node's answers can come.
         bound: data events that it may own.
         entrance: what stands before it on each of these edges, where it tells its inputs apart.
         skips: it stands between a split and a join, so that what gives nothing there has to say so.
@@ -43,6 +44,7 @@ class NodePlan:
     policy: Policy
     sources: tuple[str, ...]
     inputs: int
+    giving: Callable[[str], int] | None
     bound: int
     entrance: type[Entrance] | None
     skips: bool
@@ -79,7 +81,7 @@ class _Kept:
     spec: weakref.ref[GraphSpec]
     nodes: dict[str, NodeSpec]
     edges: list[EdgeSpec]
-    args: list[dict[str, Any]]
+    args: list[str]
     signatures: list[OperatorSignature | None]
     plan: Plan
 
@@ -91,7 +93,7 @@ class _Kept:
             and list(self.nodes) == list(spec.nodes)
             and self.edges == spec.edges
             and self.signatures == signatures
-            and self.args == [node.args for node in spec.nodes.values()]
+            and self.args == _args(spec)
         )
 
 
@@ -112,10 +114,14 @@ def plan_of(spec: GraphSpec, operators: Mapping[str, Operator]) -> Plan:
     kept = _KEPT.get(key)
     if kept is None or not kept.fits(spec, signatures):
         made = _made(spec, operators, dict(zip(spec.nodes, signatures, strict=True)))
-        args = [copy.deepcopy(node.args) for node in spec.nodes.values()]
         reference = weakref.ref(spec, lambda _: _KEPT.pop(key, None))
-        kept = _KEPT[key] = _Kept(reference, dict(spec.nodes), list(spec.edges), args, signatures, made)
+        kept = _KEPT[key] = _Kept(reference, dict(spec.nodes), list(spec.edges), _args(spec), signatures, made)
     return kept.plan
+
+
+def _args(spec: GraphSpec) -> list[str]:
+    """All arguments as they are now; in words, as 3 and 3.0 are equal."""
+    return [repr(node.args) for node in spec.nodes.values()]
 
 
 def _made(
@@ -138,6 +144,7 @@ def _made(
             policy,
             sources,
             len(sources) or 1,
+            giving(shape, sources) if len(sources) > 1 else None,
             bound[node].events,
             _entrance(signature, declared),
             says and node in partly,

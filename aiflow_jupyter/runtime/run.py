@@ -32,7 +32,7 @@ from aiflow_jupyter.runtime.bottleneck import Bottleneck, bottleneck
 from aiflow_jupyter.runtime.deadlock import Detector
 from aiflow_jupyter.runtime.guardian import Guardian
 from aiflow_jupyter.runtime.injection import kind_of
-from aiflow_jupyter.runtime.metrics import Answer, RunState, RunStatus, Snapshot, counts_of
+from aiflow_jupyter.runtime.metrics import RunState, RunStatus, Snapshot, counts_of
 from aiflow_jupyter.runtime.result import Result
 from aiflow_jupyter.runtime.scheduler import Scheduler
 from aiflow_jupyter.runtime.source import Source
@@ -102,7 +102,7 @@ class Run:
         self.spec = spec
         self.state: RunState = "ready"
         self.error: AiflowError | None = None
-        self.answers = Answered(self._answer_let_go)
+        self.answers = Answered()
         self.variables: dict[str, Collected] = {}
         self._scheduler = scheduler
         self._started = self._ended = 0
@@ -405,7 +405,11 @@ class Run:
     def _snapshot(self) -> Snapshot:
         now = self._ended or self._scheduler.clock()
         if not self._first_token:  # once there is one it stays, so that a long run is not searched again and again
-            self._first_token = min((answer.first for answer in self.answers if answer.first), default=0)
+            listed = min((answer.first for answer in self.answers if answer.first), default=0)
+            self._first_token = self.answers.first_token or listed
+        warnings = tuple(self._warnings.values())
+        if let_go := self.answers.let_go:
+            warnings += (f"the run lists its last {MOST_ANSWERS:,} answers, and not the {let_go:,} before",)
         return Snapshot(
             self.id,
             self.spec.name,
@@ -415,7 +419,7 @@ class Run:
             self.error.message if self.error is not None else "",
             counts_of(self.guardians.values(), self.state, now, self._failed_node),
             self._first_token,
-            tuple(self._warnings.values()),
+            warnings,
         )
 
     def bottleneck(self) -> Bottleneck | None:
@@ -474,11 +478,6 @@ class Run:
         """A node kept a part of what was asked for from leaving: the result is not whole."""
         self._partial = True
         self.warn(node, text)
-
-    def _answer_let_go(self, answer: Answer) -> None:
-        """An answer is not listed any more."""
-        self._first_token = self._first_token or answer.first
-        self.warn("", f"the run lists its last {MOST_ANSWERS:,} answers, and not the {self.answers.let_go:,} before")
 
     def _may_change(self) -> bool:
         """Whether something outside the nodes may still bring the run on."""

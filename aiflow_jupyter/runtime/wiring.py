@@ -16,7 +16,6 @@ from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
 from aiflow_jupyter.runtime.cycle import Cycle
 from aiflow_jupyter.runtime.edges import FeedbackEdge
 from aiflow_jupyter.runtime.emission import Receiver
-from aiflow_jupyter.runtime.endings import giving
 from aiflow_jupyter.runtime.guardian import Guardian, Owner
 from aiflow_jupyter.runtime.inline import CUT_EVERY, InlineGuardian
 from aiflow_jupyter.runtime.partitioned import PartitionedGuardian
@@ -119,7 +118,6 @@ class _Wiring:
         self.guardians: dict[str, Guardian] = {}
         self.threads: dict[str, NodeThreads] = {}
         self.keys: dict[str, Key] = {}
-        self.context = context_of(owner)
 
     def wired(self) -> Wired:
         behaviours = {node: self._behaviour(node, plan) for node, plan in self.plan.nodes.items()}
@@ -130,8 +128,8 @@ class _Wiring:
             sized = plan.declared.policy.queue_bytes is not None  # whatever comes is measured
             guardian = self._guardian(node, plan, behaviour, cut=sized or node in queueing)
             guardian.inputs = plan.inputs
-            if plan.inputs > 1:
-                guardian.endings.giving = giving(self.plan.shape, plan.sources)
+            if plan.giving is not None:
+                guardian.endings.giving = plan.giving
             guardian.skips = plan.skips or (plan.leads_to_join and behaviour.routes)
             self.guardians[node] = guardian
         self._connect()
@@ -182,7 +180,7 @@ class _Wiring:
     def _threads(self, node: str) -> NodeThreads:
         if node not in self.threads:
             workers = self.plan.nodes[node].declared.policy.workers
-            self.threads[node] = self.context.run(NodeThreads, node, workers, self.scheduler.loop)
+            self.threads[node] = context_of(self.owner).run(NodeThreads, node, workers, self.scheduler.loop)
         return self.threads[node]
 
     def _key(self, node: str) -> Key | None:
