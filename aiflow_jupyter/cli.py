@@ -122,13 +122,18 @@ def ask(
     **options: Any,
 ) -> None:
     """Ask a question; the answer streams to the terminal, and what is waited for is said on stderr."""
-    from aiflow_jupyter.tiers.conversation.store import Conversations, asking
+    from aiflow_jupyter.tiers.conversation.store import Conversations, asking, staying
+    from aiflow_jupyter.tiers.terms import strictest
 
     if not question.strip():
         raise click.UsageError("the question is empty")
     messages, book = asking(question, system), Conversations()
     if conversation is not None:
-        messages = book.asked(conversation, question, system=system).messages
+        asked = book.asked(conversation, question, system=system)
+        messages = asked.messages
+        if held := staying(asked, options["stay"]):
+            click.echo(held, err=True)
+        options["stay"] = strictest(options["stay"] or "anywhere", asked.stay)
         options["conversation"] = "" if no_store else conversation
         if notice := book.notice():
             click.echo(plain(notice), err=True)
@@ -143,7 +148,15 @@ def ask(
     if why and answer.decision is not None:
         click.echo(plain(str(answer.decision)), err=True)
     if conversation is not None and not no_store:
-        book.record(conversation, question, text, system=system, tier=answer.tier, model=answer.model)
+        book.record(
+            conversation,
+            question,
+            text,
+            system=system,
+            tier=answer.tier,
+            model=answer.model,
+            stay=options["stay"],
+        )
 
 
 async def _ask(router: Provider, messages: tuple[Message, ...], options: dict[str, Any]) -> tuple[Answer, str]:

@@ -314,8 +314,15 @@ def ask(host: Host, prompt: str, *, conversation: str | None = None, store: bool
     if conversation is not None:
         from aiflow_jupyter.notebook.conversing import OpenTurn
 
-        turn = OpenTurn(host, conversation, prompt, system=arguments.pop("system", None), store=store)
-        value = turn.messages
+        turn = OpenTurn(
+            host,
+            conversation,
+            prompt,
+            system=arguments.pop("system", None),
+            store=store,
+            stay=arguments.get("stay"),
+        )
+        value, arguments["stay"] = turn.messages, turn.stay
         if turn.notice:
             warnings.warn(turn.notice, stacklevel=3)
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.runtime.run import Run
     from aiflow_jupyter.runtime.source import Message
     from aiflow_jupyter.tiers.conversation.store import Cell, Turn
+    from aiflow_jupyter.tiers.terms import Floor
 
 
 class OpenTurn:
@@ -26,13 +27,15 @@ class OpenTurn:
         question: what is asked.
         system: the system message from now on; None for the last one that was given.
         store: whether the turn is kept on the disk, or only in this process's memory.
+        stay: how far its text may go; None for anywhere.
         cell: where it is asked.
 
     Attributes:
         messages: the whole chat, the question last.
         booked: the conversation's name as the router and the ledger are told it: empty where something of the chat is
             not to be stored, so that no trace of it gets to the disk.
-        notice: what the user has to know of the file; mostly empty.
+        stay: how far the whole chat may go: what is said here, and what earlier turns were asked with.
+        notice: what the user has to know of the file, and of that; mostly empty.
         problem: why the turn could not be kept, None if it was.
 
     Raises:
@@ -41,8 +44,19 @@ class OpenTurn:
     """
 
     def __init__(
-        self, host: Host, name: str, question: str, *, system: str | None, store: bool, cell: Cell | None = None
+        self,
+        host: Host,
+        name: str,
+        question: str,
+        *,
+        system: str | None,
+        store: bool,
+        stay: Floor | None = None,
+        cell: Cell | None = None,
     ) -> None:
+        from aiflow_jupyter.tiers.conversation.store import staying
+        from aiflow_jupyter.tiers.terms import strictest
+
         self._conversations = host.conversations
         self._name = name
         self._question = question
@@ -52,7 +66,8 @@ class OpenTurn:
         asked = self._conversations.asked(name, question, system=system, cell=self._cell)
         self.messages: tuple[Message, ...] = asked.messages
         self.booked = name if store and asked.stored else ""
-        self.notice = self._conversations.notice()
+        self.stay: Floor = strictest(stay or "anywhere", asked.stay)
+        self.notice = "\n".join(part for part in (self._conversations.notice(), staying(asked, stay)) if part)
         self.problem: AiflowError | None = None
 
     async def keep(self, run: Run, view: AnswerView) -> None:
@@ -73,6 +88,7 @@ class OpenTurn:
                 model=answer.model,
                 cell=self._cell,
                 store=self._store,
+                stay=self.stay,
             )
         except AiflowError as error:
             error.message = f"the answer came, but this turn of {self._name!r} could not be kept: {error.message}"

@@ -180,7 +180,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             return None
         spec = question(
             tier=options.tier,
-            stay=options.stay,
+            stay=options.stay if turn is None else turn.stay,
             fallback=options.fallback or None,
             model=options.model,
             system=options.system if turn is None else None,
@@ -234,7 +234,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             return "what answers in this kernel has no tiers to choose from"
         fields = {
             "tier": options.tier,
-            "stay": options.stay or "anywhere",
+            "stay": (options.stay or "anywhere") if turn is None else turn.stay,
             "fallback": options.fallback,
             "model": options.model,
             "max_tokens": options.max_tokens,
@@ -255,6 +255,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             body,
             system=options.system,
             store=not options.no_store,
+            stay=options.stay,
             cell=running_cell(self.shell),
         )
         if turn.notice:

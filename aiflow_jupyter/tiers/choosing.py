@@ -22,7 +22,7 @@ from aiflow_jupyter.runtime.source import Request
 from aiflow_jupyter.tiers.booking import Aside
 from aiflow_jupyter.tiers.counting import images
 from aiflow_jupyter.tiers.decision import Candidate, Decision
-from aiflow_jupyter.tiers.terms import LABELS, NAMES, PLACES, REACH, Floor, Judge, Label, Tier, TierName
+from aiflow_jupyter.tiers.terms import LABELS, NAMES, PLACES, REACH, Floor, Judge, Label, Tier, TierName, strictest
 
 CHAINS: Final[Mapping[Label, tuple[TierName, ...]]] = MappingProxyType(
     {
@@ -85,7 +85,7 @@ class Choice:
     @property
     def floor(self) -> Floor:
         """How far the request may go: the nearer of what it says and what the settings say."""
-        return min(self.request.stay, self.settings.stay, key=REACH.__getitem__)
+        return strictest(self.request.stay, self.settings.stay)
 
     @property
     def restarts(self) -> bool:

@@ -19,7 +19,7 @@ from typing import Final
 
 from aiflow_jupyter.errors import ConfigError
 
-VERSION: Final = 1
+VERSION: Final = 2
 BUSY_S: Final = 5.0
 
 _SHARED: Final = (
@@ -65,7 +65,8 @@ CREATE TABLE IF NOT EXISTS turns (
     model TEXT NOT NULL,
     cell TEXT NOT NULL,
     execution TEXT NOT NULL,
-    messages TEXT NOT NULL
+    messages TEXT NOT NULL,
+    stay TEXT NOT NULL DEFAULT 'anywhere'
 ) STRICT;
 CREATE INDEX IF NOT EXISTS turns_by_conversation ON turns (conversation, place);
 CREATE TABLE IF NOT EXISTS summaries (
@@ -198,7 +199,21 @@ class Database:
                 hint="update aiflow-jupyter, or set AIFLOW_DATABASE to another file",
             )
         connection.executescript(_SCHEMA)
-        connection.execute(f"PRAGMA user_version = {VERSION}")
+        if version < VERSION:
+            self._upgrade(connection)
+
+    def _upgrade(self, connection: sqlite3.Connection) -> None:
+        """Bring a file of an earlier version to this one, once, also where several processes begin at once."""
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            columns = {row[1] for row in connection.execute("PRAGMA table_info(turns)")}
+            if "stay" not in columns:
+                connection.execute("ALTER TABLE turns ADD COLUMN stay TEXT NOT NULL DEFAULT 'anywhere'")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
 
     def _guarded(self) -> None:
         """See that the file is there, its owner's, and nobody else's to read."""

@@ -22,6 +22,12 @@ Floor = Literal["local", "institution", "anywhere"]
 PLACES: Final[dict[TierName, Floor]] = {"local": "local", "hpc": "institution", "cloud": "anywhere"}
 REACH: Final[dict[Floor, int]] = {"local": 0, "institution": 1, "anywhere": 2}
 
+
+def strictest(*floors: Floor) -> Floor:
+    """The floor that goes least far, of all that hold."""
+    return min(floors, key=REACH.__getitem__, default="anywhere")
+
+
 Label = Literal["LOW", "MEDIUM", "HIGH"]
 LABELS: Final[tuple[Label, ...]] = ("LOW", "MEDIUM", "HIGH")
 """How hard a request is, as the judge says it."""

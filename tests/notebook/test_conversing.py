@@ -55,6 +55,16 @@ def test_no_store_stays_in_this_kernel_and_names_nothing_to_the_router(shell, pr
     assert all(b"hush-hush" not in each.read_bytes() for each in file.parent.iterdir())
 
 
+def test_a_floor_holds_for_every_later_turn_and_is_told(shell, provider, capsys):
+    shell.ran("%%aiflow -c talk --stay local\nmy secret")
+    assert "--stay" not in capsys.readouterr().out
+    shell.ran("%%aiflow -c talk\nAnd?")
+    assert "asked with --stay local, as an earlier turn" in capsys.readouterr().out
+    with pytest.warns(UserWarning, match="--stay local"):
+        aiflow_jupyter.ask("Now?", conversation="talk", stay="institution")
+    assert [request.stay for request in provider.requests] == ["local", "local", "local"]
+
+
 def test_a_question_that_failed_is_no_turn(shell, provider, the_host):
     provider.pieces = ["Hel", ProviderError("down")]
     assert isinstance(shell.ran("%%aiflow -c talk\nHi").error_in_exec, ProviderError)

@@ -1,7 +1,8 @@
 """A conversation as a file of JSON lines: a head that says how many turns there are, then one turn in each line.
 
     {"aiflow": "conversation", "version": 1, "name": "thesis", "turns": 2}
-    {"at": 1767225600.0, "tier": "local", "model": "...", "cell": "", "messages": [{"role": "user", "content": "..."}]}
+    {"at": 1767225600.0, "tier": "local", "model": "...", "cell": "", "stay": "anywhere",
+     "messages": [{"role": "user", "content": "..."}]}    (in one line)
 
 Reading is strict: an unknown field, a wrong type, a turn too few or too many is an error with its line, and nothing is
 taken in. It is data and stays data: nothing in it is evaluated. Written files are for their owner alone.
@@ -21,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from aiflow_jupyter.errors import CommandError
 from aiflow_jupyter.runtime.source import Message
 from aiflow_jupyter.tiers.conversation.store import Cell, Turn
+from aiflow_jupyter.tiers.terms import Floor
 
 VERSION: Final = 1
 MOST_BYTES: Final = 256 * 2**20
@@ -52,6 +54,7 @@ class _Line(_Strict):
     tier: _Label = ""
     model: _Label = ""
     cell: _Label = ""
+    stay: Floor = "anywhere"
     messages: Annotated[list[_Said], Field(min_length=1)]
 
 
@@ -69,6 +72,7 @@ def export_to(path: Path, name: str, turns: Sequence[Turn]) -> None:
                 "tier": turn.tier,
                 "model": turn.model,
                 "cell": turn.cell.id,
+                "stay": turn.stay,
                 "messages": turn.messages,
             }
             for turn in turns
@@ -114,7 +118,8 @@ _HINT: Final = "such a file is written by: %aiflow conversation export NAME FILE
 
 def _turn(line: _Line) -> Turn:
     messages = tuple(cast("Message", said.model_dump(exclude_none=True)) for said in line.messages)
-    return Turn(messages, line.tier, line.model, line.at, Cell(line.cell, "imported" if line.cell else ""))
+    cell = Cell(line.cell, "imported" if line.cell else "")
+    return Turn(messages, line.tier, line.model, line.at, cell, stay=line.stay)
 
 
 def _read(path: Path, number: int, line: bytes, kind: type[_Strict]) -> Any:

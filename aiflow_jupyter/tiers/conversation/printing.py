@@ -31,7 +31,8 @@ def when(at: float) -> str:
 def heading(number: int, turn: Turn) -> str:
     """What stands above a turn: its number, when it was, who answered."""
     who = " ".join(part for part in (turn.tier, turn.model) if part)
-    said = [f"Turn {number}", when(turn.at), who, "" if turn.stored else "not stored"]
+    stays = {"local": "stays on this machine", "institution": "stays within the institution"}.get(turn.stay, "")
+    said = [f"Turn {number}", when(turn.at), who, stays, "" if turn.stored else "not stored"]
     return " · ".join(part for part in said if part)
 
 

@@ -6,6 +6,7 @@ their cells, as a notebook shows them:
 - A cell that is run again replaces its turn, in its old place. It is asked with what stands before that place; the
   turns after it stay, also if their answers knew the old one. A cell that asks several times replaces all that it
   asked in an earlier execution.
+- A turn that was asked with a privacy floor keeps it: whatever it is sent along with goes no further either.
 - Without a cell (a terminal, a script, the command `aiflow ask`) a turn always goes to the end. A cell goes by its
   identifier alone, whichever kernel runs it: a copy of a notebook has the same ones, so give it another conversation.
 
@@ -27,11 +28,12 @@ from typing import Any, Final
 from aiflow_jupyter.errors import CommandError
 from aiflow_jupyter.runtime.source import Message
 from aiflow_jupyter.tiers.database import Database
+from aiflow_jupyter.tiers.terms import REACH, Floor, strictest
 
 _NAME: Final = re.compile(r"\w[\w .:-]{0,99}")
 ACTIONS: Final = ("undo", "forget", "export", "import")
 """What may be done with a conversation; no conversation is called so."""
-_COLUMNS: Final = "id, place, at, tier, model, cell, execution, messages"
+_COLUMNS: Final = "id, place, at, tier, model, cell, execution, messages, stay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class Turn:
         stored: whether it is in the file, or only in this process's memory.
         place: its place among the turns.
         id: what tells it from the others in its place.
+        stay: how far its text may go, with every later turn that is asked with it.
     """
 
     messages: tuple[Message, ...]
@@ -69,6 +72,7 @@ class Turn:
     stored: bool = True
     place: int = 0
     id: int = 0
+    stay: Floor = "anywhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +99,12 @@ class Asked:
     Attributes:
         messages: the whole chat, the question last.
         stored: whether all of it may stand in the file: what is made of it (a summary) may then, too.
+        stay: how far the turns before it may go, which holds for the question then.
     """
 
     messages: tuple[Message, ...]
     stored: bool
+    stay: Floor = "anywhere"
 
 
 class Conversations:
@@ -194,7 +200,11 @@ class Conversations:
             ConfigError: the file can't be used.
         """
         before = _before(self.turns(name), cell)
-        return Asked(chat(before, asking(question, system)), all(turn.stored for turn in before))
+        return Asked(
+            chat(before, asking(question, system)),
+            all(turn.stored for turn in before),
+            strictest(*(turn.stay for turn in before)),
+        )
 
     def record(
         self,
@@ -207,6 +217,7 @@ class Conversations:
         model: str = "",
         cell: Cell = Cell(),
         store: bool = True,
+        stay: Floor = "anywhere",
     ) -> None:
         """Keep a question and its whole answer, in the place of what its cell asked before.
 
@@ -219,6 +230,7 @@ class Conversations:
             model: with which model.
             cell: where it was asked.
             store: in the file, or only in this process's memory; then what the file has of the cell goes, too.
+            stay: how far the text may go from now on.
 
         Raises:
             CommandError: no conversation can have that name.
@@ -234,7 +246,7 @@ class Conversations:
                 place = now[-1].place if now else own[0].place if own else _end(turns)
                 gone = [turn for turn in own if turn not in now]
                 self._numbers += 1
-                new = Turn(messages, tier, model, self._clock(), cell, store, place, self._numbers)
+                new = Turn(messages, tier, model, self._clock(), cell, store, place, self._numbers, stay)
                 _delete(work, name, turns, gone)
                 if store:
                     _insert(work, name, new)
@@ -308,8 +320,8 @@ class Conversations:
 
 def _insert(work: sqlite3.Connection, name: str, turn: Turn) -> None:
     work.execute(
-        "INSERT INTO turns (conversation, place, at, tier, model, cell, execution, messages) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO turns (conversation, place, at, tier, model, cell, execution, messages, stay) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             name,
             turn.place,
@@ -319,6 +331,7 @@ def _insert(work: sqlite3.Connection, name: str, turn: Turn) -> None:
             turn.cell.id,
             turn.cell.execution,
             json.dumps(turn.messages),
+            turn.stay,
         ),
     )
 
@@ -329,6 +342,16 @@ def _delete(work: sqlite3.Connection, name: str, turns: Sequence[Turn], gone: Se
         work.executemany("DELETE FROM turns WHERE id = ?", [(turn.id,) for turn in gone if turn.stored])
         before = sum(len(_spoken(turn.messages)) for turn in turns[: turns.index(gone[0])])
         work.execute("DELETE FROM summaries WHERE conversation = ? AND folded > ?", (name, before))
+
+
+def staying(asked: Asked, stay: Floor | None) -> str:
+    """What to say where earlier turns hold a question back that itself might go further; empty where they don't."""
+    if strictest(stay or "anywhere", asked.stay) == (stay or "anywhere"):
+        return ""
+    return (
+        f"asked with --stay {asked.stay}, as an earlier turn of this conversation was: its text is sent along, and goes no "
+        "further"
+    )
 
 
 def asking(question: str, system: str | None) -> tuple[Message, ...]:
@@ -379,6 +402,17 @@ def _before(turns: Sequence[Turn], cell: Cell) -> list[Turn]:
     return list(turns[: turns.index(own[0])])
 
 
-def _turn(number: int, place: int, at: float, tier: str, model: str, cell: str, execution: str, messages: str) -> Turn:
+def _turn(
+    number: int,
+    place: int,
+    at: float,
+    tier: str,
+    model: str,
+    cell: str,
+    execution: str,
+    messages: str,
+    stay: str,
+) -> Turn:
     said: list[Any] = json.loads(messages)
-    return Turn(tuple(said), tier, model, at, Cell(cell, execution), True, place, number)  # noqa: FBT003
+    floor: Floor = next((each for each in REACH if each == stay), "local")
+    return Turn(tuple(said), tier, model, at, Cell(cell, execution), True, place, number, floor)  # noqa: FBT003

@@ -62,6 +62,44 @@ def test_who_answered_the_last_stored_turn_is_told(file):
     assert book.last_tier("talk") == "hpc"
 
 
+def test_a_turn_keeps_its_floor_and_with_it_every_later_one(file):
+    book = store(file)
+    ask(book, "a", cell=Cell("c1", "x"))
+    ask(book, "b", stay="institution", cell=Cell("c2", "x"))
+    ask(book, "c", stay="local", cell=Cell("c3", "x"))
+    again = store(file)
+    assert [turn.stay for turn in again.turns("talk")] == ["anywhere", "institution", "local"]
+    assert again.asked("talk", "d").stay == "local"
+    assert again.asked("talk", "C", cell=Cell("c3", "y")).stay == "institution"  # the turn before it
+    assert again.asked("talk", "B", cell=Cell("c2", "y")).stay == "anywhere"
+    ask(again, "C", cell=Cell("c3", "y"))  # asked anew without it
+    ask(again, "B", cell=Cell("c2", "y"))
+    assert store(file).asked("talk", "d").stay == "anywhere"
+
+
+def test_a_floor_holds_for_what_is_not_stored_too(file):
+    book = store(file)
+    ask(book, "a", stay="local", store=False)
+    assert book.asked("talk", "b").stay == "local"
+
+
+def test_a_file_of_the_first_version_is_taken_over(file):
+    ask(store(file), "a")
+    with sqlite3.connect(file) as connection:
+        connection.execute("ALTER TABLE turns DROP COLUMN stay")
+        connection.execute("PRAGMA user_version = 1")
+    assert [(turn.stay, len(turn.messages)) for turn in store(file).turns("talk")] == [("anywhere", 2)]
+    assert ask(store(file), "b", stay="local") == ["a", "<a>", "b"]
+    assert store(file).asked("talk", "c").stay == "local"
+
+
+def test_a_floor_that_nobody_knows_is_the_nearest(file):
+    ask(store(file), "a")
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE turns SET stay = 'moon'")
+    assert store(file).asked("talk", "b").stay == "local"
+
+
 def test_the_last_system_message_that_was_given_counts_and_stands_first(file):
     book = store(file)
     ask(book, "a", system="one")
