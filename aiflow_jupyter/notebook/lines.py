@@ -62,7 +62,9 @@ def _parser(command: str) -> Parser:
         parser.add_argument("--view", metavar="TIER", choices=TIERS[1:], help="as this tier is sent it")
         parser.add_argument("--diff", action="store_true", help="what folding takes away and puts in its place")
     elif command == "help":
-        parser.add_argument("about", metavar="COMMAND", nargs="?", choices=list(CELL_COMMANDS | COMMANDS))
+        parser.add_argument(
+            "about", metavar="COMMAND", nargs="?", choices=list(dict.fromkeys((*CELL_COMMANDS, *COMMANDS)))
+        )
     return parser
 
 
