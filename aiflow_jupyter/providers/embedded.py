@@ -108,7 +108,8 @@ class EmbeddedModel:
             )
         # A small model reasons only where a grammar holds it to that, and left to the server's default temperature it
         # loses its thread.
-        extra = {**(thinking_grammar() if request.think else _STEADY), **request.extra}
+        # Only what it writes to tells the engine that its reader has left: so it writes how far it has read the prompt.
+        extra = {"return_progress": True, **(thinking_grammar() if request.think else _STEADY), **request.extra}
         temperature = _TEMPERATURE if request.temperature is None else request.temperature
         if request.seed is not None or request.temperature == 0:
             # What the engine keeps of an earlier prompt changes the last bits of what it computes, and so the answer.

@@ -280,6 +280,8 @@ class OpenAICompatible:
             "seed": request.seed,
             "tools": request.tools or None,
             "stream_options": {"include_usage": True},
+            # llama.cpp's server learns that its reader has left only from what it writes, also while it reads a prompt.
+            "return_progress": True if self._owner == "llamacpp" else None,
             **request.extra,
             "stream": True,
         }

@@ -235,9 +235,23 @@ def _asked(body: dict[str, Any]) -> dict[str, Any]:
     if body.get("tools"):
         asked["tools"] = body["tools"]
     return {
-        "messages": body["messages"],
+        "messages": [_message(message) for message in body["messages"]],
         "stream": True,
         "stream_options": {"include_usage": True},
         "cache_prompt": False,
+        "return_progress": True,  # so that it sees a client leave also while it reads a prompt, as Ollama does
         **asked,
     }
+
+
+def _message(message: dict[str, Any]) -> dict[str, Any]:
+    calls = [
+        {
+            "id": f"call_{number}",
+            "type": "function",
+            "function": {"name": call["function"]["name"], "arguments": json.dumps(call["function"]["arguments"])},
+        }
+        for number, call in enumerate(message.get("tool_calls") or ())
+    ]
+    told = {"role": message["role"], "content": message.get("content") or ""}
+    return told | ({"tool_calls": calls} if calls else {})
