@@ -10,7 +10,8 @@ run's input that it came from, and is complete when something of a later one com
 way has to keep its order. Answers to different events do not wait for each other.
 
 At most `hold` events wait (1,024), and `hold_bytes` of text; one more fails its lineage with AF622. It never blocks, so
-no branch waits for another. A `finish` passes when all inputs have given it, or at the end where some give none.
+no branch waits for another. A `finish` passes when all inputs that its answer can come by have given it, and never
+where one of them lost a part of the answer.
 """
 
 from __future__ import annotations
