@@ -18,7 +18,7 @@ from aiflow_jupyter.events import Event, Finish
 from aiflow_jupyter.runtime.source import Request
 from aiflow_jupyter.tiers.booking import Booking
 from aiflow_jupyter.tiers.counting import TokenCounter
-from aiflow_jupyter.tiers.decision import Candidate, Decision, Fallback
+from aiflow_jupyter.tiers.decision import Candidate, Charge, Decision, Fallback
 from aiflow_jupyter.tiers.health import Pass
 from aiflow_jupyter.tiers.terms import Tier
 
@@ -62,7 +62,8 @@ class Attempt:
         self._passage = passage
         self._clock = clock
         self._sent_at: int | None = None
-        self._cost: float | None = None
+        self._cost: float | None = None if tier.price.input or tier.price.output else 0.0
+        self._said = False
         self._free = False
 
     async def events(self) -> AsyncGenerator[Event, None]:
@@ -125,13 +126,15 @@ class Attempt:
         if self._sent_at is None or self._free:
             problem = await self._booking.release()
         else:
+            most, priced = self.candidate.most, self.candidate.priced or self._said
+            decision.charges.append(Charge(self.tier.name, self._cost, most, self.candidate.currency, priced))
             problem = await self._booking.settle(usage, self._cost, self.candidate.model)
         if problem:
             decision.notes.append(f"what it cost could not be booked: {problem}")
 
-    def cost(self) -> float:
-        """What the answer cost, as far as that is known; else its worst case."""
-        return self.candidate.most if self._cost is None else self._cost
+    def cost(self) -> float | None:
+        """What the answer cost, None where that is not known."""
+        return self._cost
 
     @property
     def _begun(self) -> bool:
@@ -151,11 +154,12 @@ class Attempt:
         """What the answer cost: as its provider says in dollars, else by its tokens; None where nothing says it."""
         usage, price = self.finish.usage if self.finish is not None else None, self.tier.price
         if isinstance(said, int | float) and price.currency == "USD" and math.isfinite(said) and said >= 0:
+            self._said = True
             return float(said)
         read, written = (usage.prompt_tokens, usage.completion_tokens) if usage is not None else (None, None)
         if read is not None and written is not None and min(read, written) >= 0:
             return price.of(read, written)
-        return None if price.input or price.output else 0.0
+        return self._cost
 
     def _late(self) -> ProviderError:
         tier = self.tier

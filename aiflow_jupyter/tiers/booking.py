@@ -7,6 +7,7 @@ begun goes through. Only a process that dies leaves an intent open, which then c
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
@@ -15,6 +16,14 @@ from aiflow_jupyter.events import Usage
 from aiflow_jupyter.tiers.terms import Intent, Ledger
 
 T = TypeVar("T")
+
+
+def notebook_of_session() -> str:
+    """The notebook that this process answers for, as Jupyter's server says it; empty where it says nothing.
+
+    A command that a cell starts (`!aiflow ask`) belongs to that cell's notebook.
+    """
+    return os.environ.get("JPY_SESSION_NAME", "")
 
 
 class Aside(Protocol):

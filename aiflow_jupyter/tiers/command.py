@@ -19,17 +19,23 @@ GROUPS = ("tier", "model", "conversation", "notebook", "day")
 
 @click.command()
 @click.option("--by", type=click.Choice(GROUPS), default="tier", show_default=True, help="What to add up by.")
-@click.option("--since", metavar="DAY", default="", help="Only from this day on, as 2026-01-31.")
+@click.option("--since", metavar="DAY", default="", help="Only from this day on: 2026-01-31, today, yesterday, 7d.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--release", metavar="ID", help="Free an answer's worst case, where its kernel is gone.")
 def cost(*, by: str, since: str, as_json: bool, release: str | None) -> None:
-    """What answers cost, and what is under way."""
+    """What answers cost, what is under way, and what is left of each budget.
+
+    The budget of a notebook is for notebooks: what is asked in a terminal is booked to none.
+    """
+    from aiflow_jupyter.errors import ConfigError
+    from aiflow_jupyter.tiers.booking import notebook_of_session
+    from aiflow_jupyter.tiers.config import load
     from aiflow_jupyter.tiers.costs import table
     from aiflow_jupyter.tiers.database import Database
     from aiflow_jupyter.tiers.ledger import SqliteLedger
 
     database = Database()
-    ledger = SqliteLedger(database)
+    ledger = SqliteLedger(database, lambda: load().budget.limits)
     if release is not None:
         if all(each.id != release for each in ledger.open()):
             raise click.UsageError(f"nothing is under way that is called {release!r}")
@@ -38,11 +44,16 @@ def cost(*, by: str, since: str, as_json: bool, release: str | None) -> None:
     if database.moved is not None:
         click.echo(f"the file was damaged; it is kept as {database.moved}", err=True)
     if as_json:
-        click.echo(
-            json.dumps({"by": by, "rows": [asdict(row) for row in rows], "open": [asdict(o) for o in under_way]})
-        )
-    else:
-        click.echo(table(rows, by, under_way))
+        budgets = [asdict(each) for each in ledger.left(notebook_of_session())]
+        shown = {"rows": [asdict(row) for row in rows], "open": [asdict(each) for each in under_way]}
+        click.echo(json.dumps({"by": by, **shown, "budgets": budgets}))
+        return
+    try:
+        left = ledger.left(notebook_of_session())
+    except ConfigError as error:  # what was spent can be said without the settings
+        click.echo(table(rows, by, under_way, since=since))
+        raise error from None
+    click.echo(table(rows, by, under_way, left, since=since))
 
 
 @click.command()

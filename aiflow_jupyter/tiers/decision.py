@@ -92,6 +92,27 @@ class Fallback:
     begun: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What asking one tier came to, also where it failed.
+
+    Attributes:
+        cost: None where nobody said it, as of an answer that broke off: then `most` counts as spent.
+        most: its worst case.
+        priced: whether both are at the model's own price, or as its server said.
+    """
+
+    tier: TierName
+    cost: float | None
+    most: float
+    currency: str = "USD"
+    priced: bool = True
+
+    def __str__(self) -> str:
+        said = f"at most {amount(self.most, self.currency)}" if self.cost is None else amount(self.cost, self.currency)
+        return said if self.priced else f"{said} if its model costs what the tier's own does"
+
+
 @dataclass(slots=True)
 class Decision:
     """See the module.
@@ -107,7 +128,8 @@ class Decision:
         chosen, model: who answers; None where nobody can.
         fallbacks: the tiers that failed before.
         seconds: spent deciding, the judge's included, and what was decided anew after a failure.
-        cost: what the answer cost, None before it is known.
+        cost: what the answer cost, None where that is not known.
+        charges: what each tier came to that was asked and may have to be paid, those that failed among them.
         notes: what else there is to say.
     """
 
@@ -125,6 +147,7 @@ class Decision:
     seconds: float = 0.0
     cost: float | None = None
     currency: str = "USD"
+    charges: list[Charge] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def candidate(self, tier: TierName) -> Candidate:
@@ -147,9 +170,13 @@ class Decision:
         folded = next((each.folded for each in self.candidates if each.state == "answers"), 0)
         if folded:
             parts.append(f"{folded} older messages folded")
-        if self.cost:
-            parts.append(amount(self.cost, self.currency))
-        return " · ".join(parts)
+        return " · ".join([*parts, *([self.costs] if self.costs else [])])
+
+    @property
+    def costs(self) -> str:
+        """What it cost, in words; empty where it cost nothing."""
+        paid = [each for each in self.charges if (each.most if each.cost is None else each.cost)]
+        return ", ".join(f"{each.tier} {each}" if len(self.charges) > 1 else str(each) for each in paid)
 
     def as_dict(self) -> dict[str, Any]:
         """All of it in plain types."""
@@ -171,8 +198,10 @@ class Decision:
             when = "within its answer" if each.begun else "before its first token"
             lines.append(f"{each.tier} failed {when}, after {_time(each.seconds)} ({each.code}): {each.error}")
         lines += self.notes
-        if self.cost:
-            lines.append(f"cost {amount(self.cost, self.currency)}")
+        if self.costs:
+            lines.append(f"cost: {self.costs}")
+        if any(each.cost is None and each.most for each in self.charges):
+            lines.append("nobody said what it really cost: the most that it could counts as spent")
         lines.append(f"decided in {_time(self.seconds)}")
         return "\n".join(lines)
 

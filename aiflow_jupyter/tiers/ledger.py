@@ -4,18 +4,20 @@ An answer's worst case is written down as an intent before it is asked for, in o
 budgets, so that two kernels can't both spend the last of one. It counts as spent until the answer is settled, also
 where the kernel was killed meanwhile: a budget is never exceeded, at worst used up too soon (`release` frees it).
 
-What a provider says an answer cost is what counts; else its tokens and the price list; else the worst case.
+What a provider says an answer cost is what counts; else its tokens and the price list. Where nobody says it (an answer
+that broke off, or came without its usage) the cost stays not known, and the worst case goes on counting as spent.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import secrets
 import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from typing import Final, Literal
 
 from aiflow_jupyter.errors import ConfigError, plain
@@ -25,7 +27,7 @@ from aiflow_jupyter.tiers.terms import Intent, OverBudgetError
 
 Group = Literal["tier", "model", "conversation", "notebook", "day"]
 GROUPS: Final[tuple[Group, ...]] = ("tier", "model", "conversation", "notebook", "day")
-_SPENT: Final = "SUM(CASE state WHEN 'settled' THEN cost WHEN 'intent' THEN most ELSE 0 END)"
+_SPENT: Final = "SUM(CASE state WHEN 'settled' THEN COALESCE(cost, most) WHEN 'intent' THEN most ELSE 0 END)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,9 @@ class Row:
 
     Attributes:
         key: the tier, model, conversation, notebook or day.
-        cost: what settled answers cost, in `currency`.
-        open: the worst cases that are not settled.
+        cost: what answers cost, as far as that is known, in `currency`.
+        at_most: the worst cases of those that are over and of which nobody said it.
+        open: the worst cases of those that are under way.
     """
 
     key: str
@@ -59,8 +62,36 @@ class Row:
     prompt_tokens: int
     completion_tokens: int
     cost: float
+    at_most: float
     open: float
     currency: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A budget and what is left of it.
+
+    Attributes:
+        name: `day`, `month` or `notebook`.
+        limit: the most that may be spent, in `currency`.
+        spent: what counts as spent, worst cases included; None for that of a notebook outside of one.
+    """
+
+    name: str
+    limit: float
+    spent: float | None
+    currency: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """A budget that is set: where its entries are, and what its time or place is called."""
+
+    name: str
+    most: float
+    where: str
+    key: str
+    words: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,19 +160,8 @@ class SqliteLedger:
         return entry
 
     def _within(self, work: sqlite3.Connection, intent: Intent, budgets: Budgets, day: str) -> None:
-        limits = (
-            ("day", budgets.day, "day = ?", day, "today"),
-            ("month", budgets.month, "substr(day, 1, 7) = ?", day[:7], "this month"),
-            (
-                "notebook",
-                budgets.notebook if intent.notebook else None,
-                "notebook = ?",
-                intent.notebook,
-                "this notebook",
-            ),
-        )
-        for name, limit, where, key, words in limits:
-            if limit is None:
+        for limit in _limits(budgets, day, intent.notebook):
+            if limit.name == "notebook" and not intent.notebook:
                 continue
             if not intent.known:
                 raise OverBudgetError(
@@ -154,26 +174,46 @@ class SqliteLedger:
                     f"the budget is in {budgets.currency} and {intent.model} costs {intent.currency}",
                     hint="give the tier's prices in the budget's currency",
                 )
-            query = f"SELECT {_SPENT} FROM entries WHERE {where} AND currency = ?"  # noqa: S608 - no word of a user's
-            spent = work.execute(query, (key, intent.currency)).fetchone()[0] or 0.0
-            if spent + intent.most > limit:
+            spent = _spent(work, limit, budgets.currency)
+            if spent + intent.most > limit.most:
                 raise OverBudgetError(
-                    f"the budget of {words} is {limit:.4g} {budgets.currency}: {spent:.4g} is spent or under way, and "
-                    f"this answer could cost {intent.most:.4g}",
-                    hint=f"ask for fewer tokens (--max-tokens), raise budget.{name} in aiflow.toml, or look at "
-                    "%aiflow cost",
+                    f"the budget of {limit.words} is {limit.most:.4g} {budgets.currency}: {spent:.4g} is spent or "
+                    f"under way, and this answer could cost {intent.most:.4g}",
+                    hint=f"ask for fewer tokens (--max-tokens), raise budget.{limit.name} in aiflow.toml, or look at "
+                    "aiflow cost (in a notebook: %aiflow cost)",
                 )
 
+    def left(self, notebook: str = "") -> list[Left]:
+        """The budgets that are set, and what is left of each now.
+
+        Args:
+            notebook: whose, empty outside of one.
+        """
+        budgets, day = self._budgets(), _day(self._now())
+        with self._database.transaction() as work:
+            return [
+                Left(
+                    limit.name,
+                    limit.most,
+                    _spent(work, limit, budgets.currency) if limit.key else None,
+                    budgets.currency,
+                )
+                for limit in _limits(budgets, day, notebook)
+            ]
+
     def settle(self, entry: str, usage: Usage | None, cost: float | None, model: str = "") -> None:
-        """Put what it cost in its place; without a cost the worst case stays. See `terms.Ledger`."""
+        """Put what it cost in its place; without a cost the worst case counts on. See `terms.Ledger`.
+
+        An entry that somebody released by hand while its answer was under way counts again.
+        """
         if not entry:
             return
         known = cost if cost is not None and math.isfinite(cost) and cost >= 0 else None
         with self._database.transaction() as work:
             work.execute(
-                "UPDATE entries SET state = 'settled', cost = COALESCE(?, most), prompt_tokens = ?, "
+                "UPDATE entries SET state = 'settled', cost = ?, prompt_tokens = ?, "
                 "completion_tokens = ?, model = CASE model WHEN '' THEN ? ELSE model END "
-                "WHERE id = ? AND state = 'intent'",
+                "WHERE id = ? AND state != 'settled'",
                 (
                     known,
                     usage.prompt_tokens if usage else None,
@@ -202,20 +242,58 @@ class SqliteLedger:
 
         Args:
             by: what to add up by.
-            since: a day as `2026-01-31`, empty for all time.
+            since: the first day: `2026-01-31`, `today`, `yesterday`, or `7d` for the last 7; empty for all time.
+
+        Raises:
+            ConfigError: there is no such grouping, or no such day so far.
         """
         if by not in GROUPS:
             raise ConfigError(f"costs are added up by {', '.join(GROUPS)}, not by {by!r}", code="AF764")
-        order = "1" if by == "day" else "5 DESC, 1"
+        first = _first_day(since, self._now()) if since else ""
+        order = "1" if by == "day" else "known + most_of_others DESC, 1"
         query = (
             f"SELECT {by}, COUNT(*), COALESCE(SUM(prompt_tokens), 0), COALESCE(SUM(completion_tokens), 0), "  # noqa: S608 - one of GROUPS
-            "COALESCE(SUM(CASE state WHEN 'settled' THEN cost END), 0), "
+            "COALESCE(SUM(CASE state WHEN 'settled' THEN cost END), 0) AS known, "
+            "COALESCE(SUM(CASE WHEN state = 'settled' AND cost IS NULL THEN most END), 0) AS most_of_others, "
             "COALESCE(SUM(CASE state WHEN 'intent' THEN most END), 0), currency "
             f"FROM entries WHERE state != 'released' AND day >= ? GROUP BY 1, currency ORDER BY {order}"
         )
         with self._database.transaction() as work:
-            return [Row(*row) for row in work.execute(query, (since,)).fetchall()]
+            return [Row(*row) for row in work.execute(query, (first,)).fetchall()]
 
 
 def _day(at: float) -> str:
     return datetime.fromtimestamp(at).astimezone().date().isoformat()
+
+
+def _limits(budgets: Budgets, day: str, notebook: str) -> list[_Limit]:
+    """The budgets that are set, for a day and a notebook."""
+    each = (
+        ("day", budgets.day, "day = ?", day, "today"),
+        ("month", budgets.month, "substr(day, 1, 7) = ?", day[:7], "this month"),
+        ("notebook", budgets.notebook, "notebook = ?", notebook, "this notebook"),
+    )
+    return [_Limit(name, most, *how) for name, most, *how in each if most is not None]
+
+
+def _spent(work: sqlite3.Connection, limit: _Limit, currency: str) -> float:
+    """What counts as spent of a budget."""
+    query = f"SELECT {_SPENT} FROM entries WHERE {limit.where} AND currency = ?"  # noqa: S608 - no word of a user's
+    return work.execute(query, (limit.key, currency)).fetchone()[0] or 0.0
+
+
+def _first_day(said: str, now: float) -> str:
+    """The day that somebody means by `--since`."""
+    today = date.fromisoformat(_day(now))
+    days = {"today": 1, "yesterday": 2}.get(said)
+    if found := re.fullmatch(r"([1-9]\d{0,3})d", said):
+        days = int(found[1])
+    try:
+        first = today - timedelta(days=days - 1) if days else date.fromisoformat(said)
+    except ValueError:
+        raise ConfigError(
+            f"{said!r} is no day", code="AF764", hint="2026-01-31, today, yesterday, or 7d for the last 7 days"
+        ) from None
+    if first > today:
+        raise ConfigError(f"{first} is still to come", code="AF764", hint=f"today is {today}")
+    return first.isoformat()

@@ -44,24 +44,48 @@ def test_an_intent_counts_as_spent_until_it_is_settled(file):
     book.settle(first, Usage(100, 10), 0.25)
     third = book.intend(intent(1.0))
     book.release(second)
-    book.settle(third, None, None)  # nobody said: the worst case stays
+    book.settle(third, None, None)
     (row,) = book.report("tier")
     assert (row.key, row.answers, row.prompt_tokens, row.completion_tokens) == ("cloud", 2, 100, 10)
-    assert (row.cost, row.open) == (1.25, 0)
+    assert (row.cost, row.at_most, row.open) == (0.25, 1.0, 0)
     assert book.open() == []
 
 
-def test_settling_twice_or_after_a_release_changes_nothing(file):
+def test_what_nobody_said_is_not_known_and_counts_at_its_worst_case(file):
+    book = ledger(file, day=1.0)
+    book.settle(book.intend(intent(0.8)), None, None)
+    with sqlite3.connect(file) as connection:
+        assert connection.execute("SELECT state, cost, most FROM entries").fetchall() == [("settled", None, 0.8)]
+    assert [each.spent for each in book.left()] == [0.8]
+    with pytest.raises(OverBudgetError, match=r"0\.8 is spent"):
+        book.intend(intent(0.3))
+
+
+def test_what_was_settled_at_its_worst_case_before_stays_as_it_is(file):
+    book = ledger(file, day=1.0)
+    book.intend(intent(0.8))
+    with sqlite3.connect(file) as connection:
+        connection.execute("UPDATE entries SET state = 'settled', cost = most")
+    (row,) = book.report("tier")
+    assert (row.cost, row.at_most, book.left()[0].spent) == (0.8, 0.0, 0.8)
+
+
+def test_settling_twice_changes_nothing(file):
     book = ledger(file)
     entry = book.intend(intent())
     book.settle(entry, Usage(1, 1), 0.5)
     book.settle(entry, Usage(9, 9), 9.0)
     book.release(entry)
     assert book.report("model")[0].cost == 0.5
-    gone = book.intend(intent())
-    book.release(gone)
-    book.settle(gone, Usage(9, 9), 9.0)
-    assert book.report("model")[0].answers == 1
+
+
+def test_an_answer_that_was_released_by_hand_while_it_came_counts_once_it_is_settled(file):
+    book = ledger(file, day=1.0)
+    live = book.intend(intent())
+    book.release(live)
+    assert book.report("model") == []
+    book.settle(live, Usage(9, 9), 0.75)
+    assert book.left()[0].spent == 0.75
 
 
 def test_each_budget_counts_its_own(file):
@@ -79,6 +103,34 @@ def test_each_budget_counts_its_own(file):
         book.intend(intent(0.6))
     assert [row.key for row in book.report("day")] == ["2026-01-31", "2026-02-01"]
     assert [row.key for row in book.report("day", since="2026-02-01")] == ["2026-02-01"]
+    assert [(each.name, each.limit, each.spent) for each in book.left("a")] == [
+        ("day", 1.0, 0.0),
+        ("month", 1.5, 1.0),
+        ("notebook", 0.6, 0.6),
+    ]
+    assert book.left()[2].spent is None
+
+
+@pytest.mark.parametrize(
+    ("since", "days"),
+    [("", 4), ("today", 1), ("yesterday", 2), ("1d", 1), ("3d", 3), ("2026-02-27", 3), ("2025-12-31", 4)],
+)
+def test_a_first_day_is_a_date_or_a_word(file, since, days):
+    now = [datetime(2026, 2, 26, 12).astimezone().timestamp()]
+    book = ledger(file, now=lambda: now[0])
+    for _ in range(4):
+        book.intend(intent())
+        now[0] += 86_400
+    now[0] -= 86_400
+    assert len(book.report("day", since=since)) == days
+
+
+@pytest.mark.parametrize("since", ["banana", "2026-02-30", "0d", "-1d", "7", "99999d", "2026-03-01"])
+def test_a_first_day_that_is_none_or_still_to_come_is_an_error(file, since):
+    book = ledger(file, now=lambda: datetime(2026, 2, 28, 12).astimezone().timestamp())
+    with pytest.raises(ConfigError, match=r"is no day|still to come") as raised:
+        book.report("day", since=since)
+    assert raised.value.code == "AF764"
 
 
 def test_another_currency_is_refused_where_there_is_a_budget(file):

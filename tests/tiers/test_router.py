@@ -524,12 +524,42 @@ async def test_a_cost_that_can_not_be_is_not_believed(said):
     assert got.decision.cost == pytest.approx(60e-6)
 
 
-async def test_an_answer_of_which_nobody_says_the_usage_keeps_its_worst_case():
+async def test_what_an_answer_cost_of_which_nobody_says_the_usage_is_not_known():
     event = Event("finish", Finish("stop", Usage()), sequence=1)
     of, book = actors(cloud=[["a", event, ...]]), Book()
     got = await answer(router(of, label="HIGH", fields=PRICED, book=book))
     ((intent, how),) = book.closed.values()
-    assert (how[2], got.decision.cost) == (None, intent.most)
+    assert (how[2], got.decision.cost) == (None, None)
+    assert got.decision.badge().endswith(f" · at most {intent.most:.4f} USD")
+    assert f"cost: at most {intent.most:.4f} USD\nnobody said" in str(got.decision)
+
+
+@pytest.mark.parametrize("script", [["a", CUT], ["a", FAILED], [CUT], ["a", ...]])
+async def test_a_cut_answer_says_what_it_may_have_cost(script):
+    got = await answer(router(actors(cloud=[script]), fields=PRICED), tier="cloud")
+    assert got.error is not None
+    assert (got.decision.cost, got.decision.badge().endswith(" · at most 0.0103 USD")) == (None, True)
+
+
+async def test_an_interrupted_answer_says_what_it_may_have_cost():
+    decisions, book = [], Book()
+    source = router(actors(), fields=PRICED, book=book)
+    async with aclosing(source.stream(Request(HI, tier="cloud", decided=decisions.append))) as events:
+        await anext(events)
+    assert book.how == [("cloud", "settled")]
+    assert "cost: at most 0.0103 USD" in str(decisions[0])
+
+
+async def test_an_answer_that_is_begun_anew_costs_what_both_cost():
+    of = actors(cloud=[["a", CUT]])
+    got = await answer(router(of, label="HIGH", fields=PRICED | {"hpc": {"price": Price(10.0, 20.0)}}), restart=True)
+    assert [(each.tier, each.cost) for each in got.decision.charges] == [("cloud", None), ("hpc", pytest.approx(2e-4))]
+    assert got.decision.badge().endswith(" · cloud at most 0.0103 USD, hpc 0.0002 USD")
+
+
+async def test_what_never_got_through_costs_nothing():
+    got = await answer(router(actors(cloud=[[DOWN]]), fields=PRICED), tier="cloud")
+    assert (got.decision.charges, got.decision.costs) == ([], "")
 
 
 @pytest.mark.parametrize(
@@ -621,6 +651,7 @@ async def test_a_ledger_that_can_not_be_written_takes_no_answer_back():
 
     got = await answer(router(actors(), book=Locked()))
     assert (got.text, got.decision.notes) == ("ab[finish]", ["what it cost could not be booked: the file is locked"])
+    assert got.decision.costs == "0.0001 USD if its model costs what the tier's own does"
 
 
 # -- explaining
