@@ -2,9 +2,9 @@
 
 A named tier comes first, and alone unless the request says `fallback`. For `auto` the judge says how hard the request
 is, and that label has a chain of tiers; where fewer than two are possible nobody has to judge. A conversation stays
-with the tier of its last turn, which has read it already, unless that can't go on or the label rises; whoever keeps
-conversations is asked for that tier where it answered before this process began. A tier that only stood in for one that
-failed, or rested, keeps nothing.
+with the tier of its last turn, which has read it already, unless that can't go on, the label rises, or the label's own
+tier is cheaper; whoever keeps conversations is asked for that tier where it answered before this process began. A tier
+that only stood in for one that failed, or rested, keeps nothing.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class Choice:
         left: the candidates that were not tried yet.
         model: the model that its conversation stays with, None for the tier's own.
         rested: whether a candidate was passed over because it rests.
+        judged_within: how far a judge that asks a model may go, beside the floor.
     """
 
     request: Request
@@ -71,6 +72,7 @@ class Choice:
     left: list[Candidate] = field(default_factory=list)
     model: str | None = None
     rested: bool = False
+    judged_within: Floor = "anywhere"
 
     @property
     def auto(self) -> bool:
@@ -100,6 +102,11 @@ class Choice:
         """A tier as it would be asked, with the model that the request names or its conversation stays with."""
         tier = self.tiers.get(name)
         return tier.serving(self.request.model or self.model) if tier is not None else None
+
+    def costs(self, name: TierName) -> float:
+        """What its tokens cost, read and written, to be compared with another tier's."""
+        tier = self.serving(name)
+        return tier.price.input + tier.price.output if tier is not None else 0.0
 
     def unfit(self, name: TierName) -> str:
         """Why a tier is out of the question whatever its state, empty if it is not. The floor comes first."""
@@ -172,7 +179,9 @@ class Chooser:
         if not name or decision.fallbacks or choice.rested:
             return
         before = self._kept.pop(name, None)
-        label = max(decision.label, before.label if before is not None else None, key=_rank)
+        label = decision.label
+        if before is not None and (before.tier == tier or label is None):
+            label = max(label, before.label, key=_rank)
         self._kept[name] = _Kept(tier, model, label)
         if len(self._kept) > _CONVERSATIONS:
             self._kept.popitem(last=False)
@@ -190,19 +199,26 @@ class Chooser:
         chain = choice.settings.chains[label]
         if kept is None or kept.tier not in chain or _rank(decision.label) > _rank(kept.label):
             return chain
-        decision.kept, choice.model = request.conversation, kept.model
+        own = next((name for name in chain if name in allowed), kept.tier)
+        if choice.costs(own) < choice.costs(kept.tier):
+            return chain
+        choice.model = kept.model
+        if own != kept.tier:
+            decision.kept = request.conversation
         return (kept.tier, *(name for name in chain if name != kept.tier))
 
     async def _keeps(self, choice: Choice) -> _Kept | None:
         """What the conversation stays with."""
         name = choice.request.conversation
-        if not name or name in self._kept:
-            return self._kept.get(name)
+        if not name or not any(message["role"] == "assistant" for message in choice.request.messages):
+            return None
+        if name in self._kept:
+            return self._kept[name]
         try:
             before = await self._aside(self._recall, name)
         except AiflowError:  # a file that can't be read is told by who reads the turns
             return None
-        first = {chain[0]: label for label, chain in reversed(choice.settings.chains.items())}
+        first = {choice.settings.chains[label][0]: label for label in reversed(LABELS)}
         tier = next((each for each in NAMES if each == before), None)
         return _Kept(tier, None, first.get(tier, _UNJUDGED)) if tier is not None else None
 
@@ -212,7 +228,9 @@ class Chooser:
         begun = self._clock()
         try:
             async with asyncio.timeout(limit):
-                verdict = await self._aside(self._judge, request.messages, choice.floor)
+                verdict = await self._aside(
+                    self._judge, request.messages, strictest(choice.floor, choice.judged_within)
+                )
                 if inspect.isawaitable(verdict):
                     verdict = await verdict
         except TimeoutError:
@@ -232,7 +250,7 @@ def _named(choice: Choice) -> TierName:
     name = next((each for each in NAMES if each == named), None)
     if name is None:
         raise ConfigError(f"no tier is called {named!r}", code="AF722", hint=f"auto, {', '.join(NAMES)}")
-    if name not in choice.tiers:
+    if name not in choice.tiers and not choice.request.fallback:
         from aiflow_jupyter.tiers.config import place  # noqa: PLC0415 - pydantic is loaded when first needed
 
         there = f"configured: {', '.join(choice.tiers) or 'none'}"

@@ -123,11 +123,16 @@ def contents(path: Path) -> tuple[bytes, dict[str, Any]]:
 
 def pointers(settings: dict[str, Any]) -> list[tuple[Setting, Any]]:
     """The settings of a project's file that count only once the user trusts it, with their values."""
-    return [(path, value) for path, value in _values(settings) if not _chooses(path)]
+    return [(path, value) for path, value in _values(settings) if not _chooses(path, value)]
 
 
-def _chooses(path: Setting) -> bool:
-    """Whether a project's file may say this, of a tier's model or of another one of its models."""
+def _chooses(path: Setting, value: Any) -> bool:
+    """Whether a project's file may say this, of a tier's model or of another one of its models.
+
+    A judge that asks a model elsewhere would have every question sent there, and paid for.
+    """
+    if path == ("route", "judge") and isinstance(value, str) and value.startswith("llm:") and value != "llm:local":
+        return False
     if len(path) == 5 and path[0] == "tiers" and path[2] == "models":
         path = (*path[:2], path[4])
     return path in PROJECT_MAY

@@ -164,6 +164,8 @@ class Decision:
     def badge(self) -> str:
         """What a reader of the answer has to know of it; empty where a named tier answered as asked."""
         parts = [f"judged {self.label}"] if self.label is not None else []
+        if self.kept:
+            parts.append("stays where its conversation was")
         if self.fallbacks:
             failed = ", ".join(f"{each.tier} failed: {_short(each.error)}" for each in self.fallbacks)
             parts.append(f"{failed}, answered by {self.chosen}" if self.chosen else failed)

@@ -1,7 +1,7 @@
 """The judge that the settings name, asked within the floor; one that asks a model does so through the router.
 
 So what it costs is booked, a tier that rests is left alone, and text never goes further than the request may. Where the
-floor leaves the judge's tier out, or its model does not answer, the classifier judges.
+floor leaves the judge's tier out, or its model does not answer, the classifier judges, and says so.
 """
 
 from __future__ import annotations
@@ -45,9 +45,12 @@ class ConfiguredJudge:
             self._made = (route, *self._make(route))
         _, embedded, asking = self._made
         name, _, tier = route.judge.partition(":")
-        if name == "llm" and asking is not None and REACH[PLACES[cast("TierName", tier)]] <= REACH[floor]:
+        if name != "llm" or asking is None:
+            return embedded.judge(messages)
+        if REACH[PLACES[cast("TierName", tier)]] <= REACH[floor]:
             return asking.ajudge(messages)
-        return embedded.judge(messages)
+        verdict = embedded.judge(messages)
+        return replace(verdict, why=f"{verdict.why} ({route.judge} may not be asked here)")
 
     def _make(self, route: Route) -> tuple[EmbeddedJudge, LlmJudge | None]:
         from aiflow_jupyter.tiers.judge import Rule, judge_named  # noqa: PLC0415 - numpy is loaded when first asked

@@ -122,7 +122,7 @@ class Router:
     async def explain(self, messages: Sequence[Message], **fields: Any) -> Decision:
         """Decide without sending: every candidate is checked, and nothing is folded or spent.
 
-        Only a judge that asks a model is asked, within the floor.
+        A judge that asks a model is asked where that is on this machine; else the classifier stands in for it.
 
         Args:
             messages: the chat.
@@ -132,6 +132,7 @@ class Router:
             ConfigError: the tier that was named is unknown or not configured.
         """
         choice = self._choice(Request(tuple(messages), **fields))
+        choice.judged_within = "local"
         decision = choice.decision
         begun = self._clock()
         await self._chooser.choose(choice)
@@ -284,8 +285,12 @@ class Router:
         tier = choice.tiers[candidate.tier].serving(candidate.model)
         tokens = self._counter.tokens(choice.request.messages, tier)
         _worst(choice.request, tier, candidate, tokens)
-        if tier.window is not None and tokens + _room(choice.request, tier) > tier.window:
-            candidate.reason = "older turns have to be folded, if that is enough"
+        room = _room(choice.request, tier)
+        if (misfit := self._fitter.misfit(choice.request.messages, tier, room)) is not None:
+            candidate.refuse(misfit.why)
+            return False
+        if tier.window is not None and tokens + room > tier.window:
+            candidate.note = "older turns have to be folded"
         status = self.health.status(tier.name)
         if status.state == "open" and not choice.named(tier.name):
             candidate.refuse(str(status))

@@ -250,6 +250,10 @@ class Misfit:
 class Fitter(Protocol):
     """Makes a chat fit into a tier's window."""
 
+    def misfit(self, messages: Sequence[Message], tier: Tier, output: int) -> Misfit | None:
+        """Whether a chat can't be made to fit, told without folding anything; the arguments are those of `fit`."""
+        ...
+
     async def fit(
         self, messages: Sequence[Message], tier: Tier, output: int, floor: Floor, conversation: str = ""
     ) -> Fitted | Misfit:

@@ -14,6 +14,7 @@ from aiflow_jupyter.tiers.router import Router
 from aiflow_jupyter.tiers.terms import NAMES, Fitted, Misfit, OverBudgetError, Price, Tier
 
 HI = ({"role": "user", "content": "Hi"},)
+GOING_ON = (*HI, {"role": "assistant", "content": "Hello"}, {"role": "user", "content": "And?"})
 IMAGE = (
     {"role": "user", "content": [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {}}]},
 )
@@ -101,11 +102,15 @@ class WholeChat:
     def __init__(self, counter):
         self.counter = counter
 
-    async def fit(self, messages, tier, output, floor, conversation=""):
+    def misfit(self, messages, tier, output):
         tokens = self.counter.tokens(messages, tier)
         if tier.window is not None and tokens + output > tier.window:
             return Misfit(tokens, "the chat does not fit")
-        return Fitted(tuple(messages), tokens)
+        return None
+
+    async def fit(self, messages, tier, output, floor, conversation=""):
+        tokens = self.counter.tokens(messages, tier)
+        return self.misfit(messages, tier, output) or Fitted(tuple(messages), tokens)
 
 
 def judge(label="LOW"):

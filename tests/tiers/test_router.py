@@ -11,7 +11,7 @@ import pytest
 import virtual
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from routing_stage import HI, IMAGE, PRICED, USAGE, Actor, Book, actors, answer, judge, router, tier
+from routing_stage import GOING_ON, HI, IMAGE, PRICED, USAGE, Actor, Book, actors, answer, judge, router, tier
 
 from aiflow_jupyter.errors import ConfigError, ProviderError, StreamCut
 from aiflow_jupyter.events import Event, Finish, Usage
@@ -183,8 +183,29 @@ async def test_a_conversation_stays_where_it_is_unless_the_label_rises():
     labels = iter(["MEDIUM", "LOW", "HIGH", "LOW"])
     of = actors()
     source = router(of, label=lambda _: next(labels))
-    chosen = [(await answer(source, conversation="thesis")).decision.chosen for _ in range(4)]
+    chosen = [(await answer(source, GOING_ON, conversation="thesis")).decision.chosen for _ in range(4)]
     assert chosen == ["hpc", "hpc", "cloud", "cloud"]
+
+
+async def test_a_conversation_does_not_stay_where_it_costs_more_than_its_label_s_own_tier():
+    labels = iter(["HIGH", "LOW", "MEDIUM", "HIGH"])
+    source = router(actors(), label=lambda _: next(labels), fields=PRICED)
+    got = [(await answer(source, GOING_ON, conversation="thesis")).decision for _ in range(4)]
+    assert [each.chosen for each in got] == ["cloud", "local", "hpc", "cloud"]
+
+
+async def test_the_badge_says_where_a_conversation_outweighs_the_label():
+    labels = iter(["MEDIUM", "MEDIUM", "LOW"])
+    source = router(actors(), label=lambda _: next(labels))
+    badges = [(await answer(source, GOING_ON, conversation="thesis")).decision.badge() for _ in range(3)]
+    assert badges == ["judged MEDIUM", "judged MEDIUM", "judged LOW · stays where its conversation was"]
+
+
+async def test_a_first_turn_that_is_asked_again_stays_nowhere():
+    labels = iter(["HIGH", "LOW"])
+    source = router(actors(), label=lambda _: next(labels))
+    chosen = [(await answer(source, conversation="thesis")).decision.chosen for _ in range(2)]
+    assert chosen == ["cloud", "local"]
 
 
 @pytest.mark.parametrize(
@@ -200,24 +221,24 @@ async def test_a_conversation_stays_where_it_is_unless_the_label_rises():
 )
 async def test_a_conversation_of_an_earlier_process_goes_on_where_its_last_turn_was(before, label, chosen):
     source = router(actors(), label=label, recall={"thesis": before}.__getitem__)
-    assert (await answer(source, conversation="thesis")).decision.chosen == chosen
-    assert (await answer(source)).decision.kept == ""
+    assert (await answer(source, GOING_ON, conversation="thesis")).decision.chosen == chosen
+    assert (await answer(source, GOING_ON)).decision.kept == ""
 
 
 async def test_a_file_that_can_not_say_who_answered_costs_no_answer():
     def locked(name):
         raise ConfigError("the file is locked")
 
-    got = await answer(router(actors(), label="HIGH", recall=locked), conversation="thesis")
+    got = await answer(router(actors(), label="HIGH", recall=locked), GOING_ON, conversation="thesis")
     assert (got.decision.chosen, got.decision.kept) == ("cloud", "")
 
 
 async def test_a_conversation_leaves_a_tier_that_can_not_go_on():
     of = actors()
     source = router(of, fields={"hpc": {"takes": frozenset({"images"})}})
-    await answer(source, conversation="thesis")
+    await answer(source, GOING_ON, conversation="thesis")
     got = await answer(source, IMAGE, conversation="thesis")
-    after = await answer(source, conversation="thesis")
+    after = await answer(source, GOING_ON, conversation="thesis")
     assert (got.decision.chosen, after.decision.chosen, after.decision.kept) == ("hpc", "hpc", "thesis")
 
 
@@ -232,15 +253,15 @@ async def test_a_long_session_and_ok_continue_goes_where_it_fits():
 async def test_a_tier_that_stood_in_keeps_no_conversation():
     of = actors(local=[["a"], [DOWN], ["a"]])
     source = router(of)
-    chosen = [(await answer(source, conversation="thesis")).decision.chosen for _ in range(3)]
+    chosen = [(await answer(source, GOING_ON, conversation="thesis")).decision.chosen for _ in range(3)]
     assert chosen == ["local", "hpc", "local"]
 
 
 async def test_conversations_do_not_hold_each_other():
     labels = iter(["HIGH", "LOW"])
     source = router(actors(), label=lambda _: next(labels))
-    first = await answer(source, conversation="one")
-    second = await answer(source, conversation="two")
+    first = await answer(source, GOING_ON, conversation="one")
+    second = await answer(source, GOING_ON, conversation="two")
     assert (first.decision.chosen, second.decision.chosen) == ("cloud", "local")
 
 
@@ -630,6 +651,7 @@ async def test_a_model_without_a_price_of_its_own_is_not_asked_where_there_is_a_
 async def test_a_model_without_a_price_of_its_own_is_said_to_be_counted_at_another_s():
     got = await answer(router(actors(), fields=OTHERS), tier="cloud", model="dearer")
     assert "this one's is not known" in got.decision.candidate("cloud").words()
+    assert got.decision.costs == "0.0001 USD if its model costs what the tier's own does"
 
 
 async def test_a_model_that_can_do_more_takes_what_its_tier_s_own_can_not():
@@ -651,7 +673,6 @@ async def test_a_ledger_that_can_not_be_written_takes_no_answer_back():
 
     got = await answer(router(actors(), book=Locked()))
     assert (got.text, got.decision.notes) == ("ab[finish]", ["what it cost could not be booked: the file is locked"])
-    assert got.decision.costs == "0.0001 USD if its model costs what the tier's own does"
 
 
 # -- explaining
@@ -670,6 +691,30 @@ async def test_explain_says_what_it_would_cost_elsewhere():
     decision = await router(actors(), fields=PRICED).explain(HI, max_tokens=1_000)
     assert "at most 0.0100 USD" in decision.candidate("cloud").words()
     assert (decision.candidate("cloud").state, decision.chosen) == ("spare", "local")
+
+
+async def test_explain_does_not_name_a_tier_that_the_chat_can_not_be_made_to_fit():
+    source = router(actors(), fields={"local": {"window": 100}})
+    long = ({"role": "user", "content": "word " * 900},)
+    decision = await source.explain(long, max_tokens=10)
+    assert (decision.chosen, decision.candidate("local").reason) == ("hpc", "the chat does not fit")
+    assert (await source.explain(long, max_tokens=10, tier="local")).chosen is None
+
+
+async def test_a_named_tier_that_is_not_configured_may_be_left_where_the_request_says_so():
+    of = {name: actor for name, actor in actors().items() if name != "hpc"}
+    assert (await answer(router(of), tier="hpc")).error.code == "AF722"
+    got = await answer(router(of), tier="hpc", fallback=True)
+    assert (got.decision.chosen, got.decision.candidate("hpc").reason) == ("local", "not configured")
+
+
+async def test_explain_lets_a_judge_go_no_further_than_this_machine():
+    named = judge("LOW")
+    source = router(actors(), judge=named)
+    await source.explain(HI)
+    await answer(source)
+    await answer(source, stay="institution")
+    assert named.floors == ["local", "anywhere", "institution"]
 
 
 async def test_a_decision_is_readable_as_a_text_and_as_a_dict():

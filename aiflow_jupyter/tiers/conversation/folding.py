@@ -76,16 +76,24 @@ class Folding:
         if tokens <= wanted:
             return Fitted(whole, tokens)
         chat = _Chat(whole)
-        least = self._counter.tokens(chat.folded(chat.older, _NOTHING), tier) + _LEAST if chat.older else tokens
+        least = self._least(chat, tier)
         if chat.older and least <= most and not (tokens <= most and chat.is_folded):
             return await self._folded(chat, tier, wanted if least <= wanted else most, floor, conversation)
-        if tokens <= most:
-            return Fitted(whole, tokens)
-        return Misfit(
-            least,
-            f"what has to be sent as it is, the last turn above all, takes {least:,} tokens, {least - most:,} more "
-            f"than the {most:,} that a window of {tier.window:,} leaves beside an answer of {output:,}",
-        )
+        return Fitted(whole, tokens) if tokens <= most else _misfit(least, tier.window, output)
+
+    def misfit(self, messages: Sequence[Message], tier: Tier, output: int) -> Misfit | None:
+        """Whether the chat can't be made to fit; see `terms.Fitter`."""
+        whole = tuple(messages)
+        if tier.window is None or self._counter.tokens(whole, tier) <= tier.window - output:
+            return None
+        least = self._least(_Chat(whole), tier)
+        return _misfit(least, tier.window, output) if least > tier.window - output else None
+
+    def _least(self, chat: _Chat, tier: Tier) -> int:
+        """The tokens of what can't be folded, with the shortest summary of what can."""
+        if not chat.older:
+            return self._counter.tokens(chat.folded(0, None), tier)
+        return self._counter.tokens(chat.folded(chat.older, _NOTHING), tier) + _LEAST
 
     async def _folded(self, chat: _Chat, tier: Tier, most: int, floor: Floor, conversation: str) -> Fitted:
         """The chat in at most so many tokens, by a summary that there is or a new one."""
@@ -129,6 +137,17 @@ class Folding:
         return Fitted(sent, self._counter.tokens(sent, tier), len(chat.spoken(0, older)), note)
 
 
+def _misfit(least: int, window: int, output: int) -> Misfit:
+    most = window - output
+    if most <= 0:
+        return Misfit(least, f"an answer of {output:,} tokens leaves nothing of a window of {window:,} for a question")
+    return Misfit(
+        least,
+        f"what has to be sent as it is, the last turn above all, takes {least:,} tokens, {least - most:,} more "
+        f"than the {most:,} that a window of {window:,} leaves beside an answer of {output:,}",
+    )
+
+
 class _Chat:
     """A chat as turns: each begins with a message of the user, and has all up to the next one.
 
@@ -156,8 +175,10 @@ class _Chat:
         """What was said in turns, without system messages."""
         return [each for each in self._messages[self._begins[begin] : self._begins[end]] if each["role"] != "system"]
 
-    def folded(self, older: int, summary: Summary) -> tuple[Message, ...]:
-        """The messages with a summary in the place of so many turns."""
+    def folded(self, older: int, summary: Summary | None) -> tuple[Message, ...]:
+        """The messages with a summary in the place of so many turns; with None, as they are."""
+        if summary is None:
+            return self._messages
         begin = self._begins[older]
         how = "in sentences of its own" if summary.made_by == EXTRACT else "condensed"
         return (

@@ -349,8 +349,8 @@ def staying(asked: Asked, stay: Floor | None) -> str:
     if strictest(stay or "anywhere", asked.stay) == (stay or "anywhere"):
         return ""
     return (
-        f"asked with --stay {asked.stay}, as an earlier turn of this conversation was: its text is sent along, and goes no "
-        "further"
+        f"asked with --stay {asked.stay}, as an earlier turn of this conversation was: its text is sent along, and "
+        "goes no further"
     )
 
 

@@ -16,6 +16,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 from aiflow_jupyter.errors import AiflowError, ProviderError, words
@@ -125,7 +126,7 @@ class LlmJudge:
         self._trying = True
         try:
             async with asyncio.timeout(self._deadline):
-                label = await self._ask(question.text)
+                label, cost = await self._ask(question.text)
         except TimeoutError:
             return None, self._note(f"the model did not answer within {self._deadline:g} s")
         except AiflowError as error:
@@ -138,14 +139,15 @@ class LlmJudge:
         self._answers[key] = label
         while len(self._answers) > self._remembered:
             self._answers.popitem(last=False)
-        return label, ""
+        return label, cost
 
     def _note(self, why: str) -> str:
         self._failed += 1
         self._closed_until = self._clock() + self._pause
         return why
 
-    async def _ask(self, text: str) -> Label:
+    async def _ask(self, text: str) -> tuple[Label, str]:
+        """The model's label, and what that cost, in words."""
         request = Request(
             (Message(role="system", content=INSTRUCTION), Message(role="user", content=json.dumps(text))),
             tier=self._tier,
@@ -155,7 +157,8 @@ class LlmJudge:
             extra=CONSTRAINTS[self._constraint],
             node="judge",
         )
-        said = ""
+        said, decisions = "", list[Any]()
+        request = replace(request, decided=decisions.append)
         async with aclosing(self._source.stream(request)) as events:
             async for event in events:
                 if event.kind == "token" and event.phase != "reasoning":
@@ -165,4 +168,6 @@ class LlmJudge:
         found = _ANSWER.fullmatch(said)
         if found is None:
             raise ProviderError(f"it said {said[:40]!r}, which is none of the three words", code="AF727")
-        return next(label for label in LABELS if label == found[1].upper())
+        cost = getattr(decisions[-1], "cost", None) if decisions else None
+        paid = f" for {cost:.2g} {decisions[-1].currency}" if cost else ""
+        return next(label for label in LABELS if label == found[1].upper()), paid

@@ -264,6 +264,7 @@ def test_whatever_the_chat(chat, window, output, how, estimated):
         return await made.fit(messages, to, output, "anywhere")
 
     fitted = asyncio.run(fit(chat))
+    assert made.misfit(chat, to, output) == (fitted if isinstance(fitted, Misfit) else None)
     if isinstance(fitted, Misfit):
         assert counter.tokens(chat, to) > window - output
         assert fitted.tokens > window - output
