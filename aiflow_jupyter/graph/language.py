@@ -189,7 +189,7 @@ class _Reader:
         except ValueError as error:
             message, hint = parted(str(error))
             if any(mark in word for mark in CURLED):
-                hint = f'write straight quotes: "{word.strip(CURLED)}"'
+                hint = f'write straight quotes: "{word.strip(CURLED)[:MOST_NAME]}"'
             self.problem(message, "AF103", self.place(token), hint)
             unnamed = f"unnamed_{len(self.problems)}"
             self.lost.add(unnamed)

@@ -141,7 +141,8 @@ def policy_problems(error: ValidationError, settings: Mapping[str, Any]) -> list
         else:  # a key with half of a character in it: pydantic looks at nothing then
             for key in settings.keys() - Policy.model_fields.keys():
                 items[key].append({"type": "extra_forbidden", "loc": (key,)})
-    return [_policy_problem(key, likeliest(found), settings[key]) for key, found in items.items() if found]
+    wrong = [(key, found) for key, found in items.items() if found][:MOST_PROBLEMS]
+    return [_policy_problem(key, likeliest(found), settings[key]) for key, found in wrong]
 
 
 def _policy_problem(key: str, item: Mapping[str, Any], value: Any) -> PolicyProblem:

@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-NAME: Final = r"(?!\d)(?:\w|[^\x00-\x7f\s])+"
-"""A name as it is lexed: wider than it may be (accents and signs of every script), and checked when it is read."""
+NAME: Final = r"(?!\d)(?:[A-Za-z0-9_]|[^\x00-\x7f\s])+"
+"""A name as it is lexed: wider than it may be (accents and signs of every script), and checked when it is read.
+
+No character fits both halves: a search would try each of them both ways, which takes for ever where it fails."""
 
 CLOSING: Final = {"(": ")", "[": "]", "{": "}"}
 
@@ -24,6 +26,9 @@ _TEXT = re.compile(r"""([^"'(){}\[\]\n]*?[^"'(){}\[\]\s])[ \t]*(?=,[ \t]*\w+[ \t
 
 CURLED: Final = "\u201c\u201d\u201e\u2018\u2019\u201a\u00ab\u00bb"
 """Quotes of print, which some editors write; those of the language are straight."""
+
+_NEAR: Final = 100
+"""Characters before a place that are searched for a name: a search of all takes as long as they are many, squared."""
 
 _ALONE = re.compile(rf"(?:{NAME}|[-+]?[\d.]+)?")
 _ARROWS = (">", "=>", "→", "⇒", "|")
@@ -110,14 +115,14 @@ def _inside(statement: str, offset: int, bracket: tuple[str, int]) -> Iterator[s
         yield f"{bracket[0]} is closed by {CLOSING[bracket[0]]}"
     if at.startswith("[") and bracket[0] == "(" and follows:
         yield "a ) is missing before it"
-    if at.startswith("(") and re.search(rf"{NAME}\s*$", inner) and "->" not in inner:
+    if at.startswith("(") and re.search(rf"{NAME}\s*$", inner[-_NEAR:]) and "->" not in inner:
         yield "a function is named, not called: the graph calls it"
     if follows and re.match(rf"{NAME}\s*=(?!=)", at):
         yield "a comma is missing before it"
     yield from _quotes(at)
     start = max(inner.rfind(mark) for mark in ",=([{") + 1
     value = _TEXT.match(statement, bracket[1] + 1 + start)
-    key = re.search(rf"({NAME})\s*=\s*$", inner[:start])
+    key = re.search(rf"({NAME})\s*=\s*$", inner[:start][-_NEAR:])
     if at.startswith(":") and (key is None or bracket[0] == "{"):
         yield "a value follows =, as in limit=4"
     if value and bracket[0] == "[" and (digits := re.match(r"[-+]?[\d_ ]{0,20}\.?\d{1,20}", value[1].strip())):

@@ -351,7 +351,23 @@ HOSTILE = {
     "commas": "a,",
     "spaces": " ",
     "returns": "\r",
+    "letters": "é",
+    "words": "é é ",
+    "curled quotes": "\u201c",
+    "open texts": "a = map(x='\n",
+    "open lines": "x = (\n",
+    "open lines and others": "x = (\nb = tidy\n",
+    "arrows": "a -> (",
 }
+
+
+@pytest.mark.parametrize(
+    "text", ["a = f(%s, x y)", "a = f(%s x", "a = f(x=%s", "%s y z", "a = f(%s(", "a -> b (%s", "%s: b"]
+)
+@pytest.mark.parametrize("letter", ["é", "a", "a ", "-", "1"])
+def test_one_long_word_anywhere_is_a_graph_error(text, letter):
+    with pytest.raises(GraphError):
+        read(text % (letter * (15_000 // len(letter) * (6 if letter != "-" else 1))))
 
 
 @pytest.mark.parametrize("name", HOSTILE)
