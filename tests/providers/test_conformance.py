@@ -9,11 +9,16 @@ import tracemalloc
 import httpx
 import pytest
 from conformance import (
+    CHARACTERS,
+    EVENTS,
+    FAILED,
+    FORMS,
     HPC,
     OLLAMA,
     OPENAI,
     PARSED,
     REPLAY,
+    THOUGHT,
     Call,
     Dialect,
     Direct,
@@ -24,8 +29,6 @@ from conformance import (
     Text,
     Thought,
     byte_by_byte,
-    chunk,
-    event,
     in_events,
     in_lines,
     in_two,
@@ -35,17 +38,13 @@ from conformance import (
 )
 from provider_replies import WIRE, asked
 
-from aiflow_jupyter.events import Finish, ToolFragment, Usage
 from aiflow_jupyter.hpc.sse import LONGEST as LONGEST_OF_HPC
 from aiflow_jupyter.providers.lines import LONGEST
 from aiflow_jupyter.providers.replay import Replay
 from aiflow_jupyter.runtime.recorder import Recorder
 from aiflow_jupyter.runtime.trace import TraceError, read
 
-FAILED = ("vllm_midstream_error", "ollama_midstream_error")
 RECORDED = [pytest.param(dialect, name, id=f"{dialect}-{name}") for dialect in PARSED for name in dialect.recorded]
-USED = Usage(12, 3)
-CHARACTERS = "Zürich 🌍 日本\u2028a\x85b\u2029c"
 
 
 def test_every_recorded_stream_is_in_a_table():
@@ -123,151 +122,6 @@ def dialect(request):
     return request.param
 
 
-def finish(reason="stop"):
-    return ("usage", None, USED), ("finish", None, Finish(reason, USED))
-
-
-def tokens(*pairs):
-    return tuple(("token", phase, text) for phase, text in pairs)
-
-
-def fragments(dialect, *calls):
-    """Calls as the dialect sends them: whole, or name and arguments apart."""
-    rows = []
-    for index, name, arguments in calls:
-        half = len(arguments) // 2
-        rows += (
-            [ToolFragment(index, None, name, arguments)]
-            if dialect is OLLAMA
-            else [
-                ToolFragment(index, f"c{index}", name, ""),
-                ToolFragment(index, None, None, arguments[:half]),
-                ToolFragment(index, None, None, arguments[half:]),
-            ]
-        )
-    return tuple(("tool_fragment", None, row) for row in rows)
-
-
-CALLS = (0, "weather", '{"city": "Łódź"}'), (1, "weather", '{"city": "🌍"}')
-FORMS = {
-    "characters of several bytes": (
-        lambda _: [Text(CHARACTERS), Text("é"), End()],
-        lambda _: (*tokens(("answer", CHARACTERS), ("answer", "é")), *finish()),
-    ),
-    "empty pieces": (
-        lambda _: [Text(""), Text("a"), Text(""), Thought(""), Text("b"), Text(""), End("length")],
-        lambda _: (*tokens(("answer", "a"), ("answer", "b")), *finish("length")),
-    ),
-    "a thought and an answer": (
-        lambda _: [Thought("Hm "), Thought("ü."), Text("<think>"), Text(" is a tag."), End()],
-        lambda _: (
-            *tokens(("reasoning", "Hm "), ("reasoning", "ü."), ("answer", "<think>"), ("answer", " is a tag.")),
-            *finish(),
-        ),
-    ),
-    "calls": (
-        lambda _: [Text("Let me see."), *(Call(*call) for call in CALLS), End("tool_calls")],
-        lambda dialect: (
-            *tokens(("answer", "Let me see.")),
-            *fragments(dialect, *CALLS),
-            *finish("tool_calls"),
-        ),
-    ),
-    "an answer of nothing": (lambda _: [End()], lambda _: finish()),
-}
-EVENTS = {
-    "fragments by index, interleaved": (
-        [
-            chunk({"tool_calls": [{"index": 1, "id": "b", "function": {"name": "g", "arguments": "{"}}]}),
-            chunk({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": ""}}]}),
-            chunk(
-                {
-                    "tool_calls": [
-                        {"index": 0, "function": {"arguments": "{}"}},
-                        {"index": 1, "function": {"arguments": "}"}},
-                    ]
-                }
-            ),
-            End("tool_calls"),
-        ],
-        (
-            *(
-                ("tool_fragment", None, fragment)
-                for fragment in (
-                    ToolFragment(1, "b", "g", "{"),
-                    ToolFragment(0, "a", "f", ""),
-                    ToolFragment(0, None, None, "{}"),
-                    ToolFragment(1, None, None, "}"),
-                )
-            ),
-            *finish("tool_calls"),
-        ),
-    ),
-    "a refusal": (
-        [chunk({"refusal": "I can't "}), chunk({"refusal": "help.", "content": None}), End("content_filter")],
-        (*tokens(("answer", "I can't "), ("answer", "help.")), *finish("content_filter")),
-    ),
-    "both spellings of a thought": (
-        [
-            chunk({"reasoning": "a"}),
-            chunk({"reasoning_content": "b"}),
-            chunk({"reasoning": "c", "reasoning_content": "c"}),
-            Text("d"),
-            End(),
-        ],
-        (*tokens(("reasoning", "a"), ("reasoning", "b"), ("reasoning", "c"), ("answer", "d")), *finish()),
-    ),
-    "several choices": (
-        [
-            event({"choices": [{"index": 1, "delta": {"content": "B"}}, {"index": 0, "delta": {"content": "A"}}]}),
-            chunk({}, index=1, finish="length"),
-            chunk({"content": "a"}),
-            End(),
-        ],
-        (*tokens(("answer", "A"), ("answer", "a")), *finish()),
-    ),
-    "comments, other fields, and blank data": (
-        [
-            b": OPENROUTER PROCESSING\n\n",
-            b"event: message\nid: 7\nretry: 5\n",
-            Text("a"),
-            b":\n\n",
-            b"data:\n\n",
-            End(),
-        ],
-        (*tokens(("answer", "a")), *finish()),
-    ),
-    "one piece on several lines": (
-        [b'data: {"choices": [{"index": 0,\ndata: "delta": {"content":\ndata:"a"}}]}\n\n', End()],
-        (*tokens(("answer", "a")), *finish()),
-    ),
-    "usage all along, and null": (
-        [
-            event({"choices": [{"index": 0, "delta": {"content": "a"}}], "usage": None}),
-            chunk({"content": "b"}, usage={"prompt_tokens": 12, "completion_tokens": 1}),
-            End(),
-        ],
-        (*tokens(("answer", "a"), ("answer", "b")), *finish()),
-    ),
-    "a finish on the last piece, then usage without choices": (
-        [
-            chunk({"content": "a"}, finish="stop"),
-            event({"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 3}}),
-            event("[DONE]"),
-        ],
-        (*tokens(("answer", "a")), *finish()),
-    ),
-    "null where nothing is said": (
-        [
-            chunk({"role": "assistant", "content": None, "tool_calls": None, "refusal": None, "reasoning": None}),
-            event({"choices": [{"index": 0, "delta": None}]}),
-            event({"choices": None}),
-            Text("a"),
-            End(),
-        ],
-        (*tokens(("answer", "a")), *finish()),
-    ),
-}
 TABLE = [
     *(pytest.param(d, said(d), wanted(d), id=f"{d}-{name}") for d in PARSED for name, (said, wanted) in FORMS.items()),
     *(
@@ -322,7 +176,6 @@ async def test_an_error_object_in_a_stream_of_200_is_the_servers_failure(dialect
 
 # -- tags in the text
 
-THOUGHT = "<think>\nHm, 1 < 2 </thin is none ü.\n</think>\n\nIt is <think> blue."
 TAGGED = {
     THOUGHT: ("Hm, 1 < 2 </thin is none ü.\n", "It is <think> blue."),
     " \n<think></think>Yes.": ("", "Yes."),

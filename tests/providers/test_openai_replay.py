@@ -1,4 +1,4 @@
-"""Real servers' streams, replayed whole, in pieces and cut short."""
+"""Real servers' streams, replayed whole; `test_conformance.py` has them in pieces and cut short."""
 
 from __future__ import annotations
 
@@ -64,51 +64,6 @@ async def test_tool_fragments_keep_their_call_s_index():
     assert fragments[0] == ToolFragment(0, "chatcmpl-tool-a303d2eb833b24a6", "get_weather", "")
     assert {fragment.index for fragment in fragments} == {0}
     assert "".join(fragment.arguments for fragment in fragments).startswith('"a_')
-
-
-@pytest.mark.parametrize("name", WHOLE)
-async def test_where_the_network_splits_the_stream_changes_nothing(name):
-    body = recorded(name)
-    whole = [(event.kind, event.payload) for event in await all_of(replying([body]))]
-    for at in [*range(1, 40), *range(40, len(body), 97), *range(len(body) - 20, len(body))]:
-        assert [(event.kind, event.payload) for event in await all_of(replying([body[:at], body[at:]]))] == whole
-    one_by_one = [body[at : at + 1] for at in range(len(body))]
-    assert [(event.kind, event.payload) for event in await all_of(replying(one_by_one))] == whole
-
-
-@pytest.mark.parametrize(
-    "broken", [None, httpx.ReadError("gone"), httpx.RemoteProtocolError("incomplete chunked read")]
-)
-@pytest.mark.parametrize("name", [*WHOLE, "vllm_midstream_error"])
-async def test_cut_stream_is_an_error_and_never_a_short_answer(name, broken):
-    body = recorded(name)
-    whole = (
-        ""
-        if name == "vllm_midstream_error"
-        else [
-            (event.kind, event.payload)
-            for event in await all_of(replying([body]))
-            if event.kind in ("token", "tool_fragment")
-        ]
-    )
-    outcomes = set()
-    for at in [*range(0, len(body), 61), *range(max(0, len(body) - 700), len(body), 7)]:
-        got = []
-        try:
-            async for event in replying([body[:at]], broken).stream(asked()):
-                got.append(event)
-        except StreamCut:
-            outcomes.add("cut")
-            assert "finish" not in [event.kind for event in got]
-        except ProviderError:
-            outcomes.add("failed")
-            assert name == "vllm_midstream_error"
-        else:
-            outcomes.add("whole")
-            assert [(event.kind, event.payload) for event in got if event.kind in ("token", "tool_fragment")] == whole
-            assert got[-1].kind == "finish"
-    assert "cut" in outcomes
-    assert ("failed" if name == "vllm_midstream_error" else "whole") in outcomes
 
 
 async def test_error_object_inside_a_stream_fails_with_what_the_server_said():
