@@ -123,7 +123,8 @@ class Model(Section):
         price_in, price_out: what a million tokens cost, read and written.
         currency: of these prices.
         takes: what it can do with beyond text: `images`, `tools`.
-        models: other models of the tier by their names.
+        models: the tier's models by their names; what is said there of its own goes before what is said here, as a
+            project may have chosen it.
     """
 
     model: Name | None = None
@@ -156,6 +157,13 @@ class Local(Model):
 
     provider: Literal["embedded", "ollama", "openai"] | None = None
     url: Address | None = None
+    @model_validator(mode="before")
+    @classmethod
+    def _as_described(cls, said: Any) -> Any:
+        models = said.get("models") if isinstance(said, dict) else None
+        own = models.get(str(said.get("model"))) if isinstance(models, dict) else None
+        return said | own if isinstance(own, dict) else said
+
     key_env: Variable | None = None
     key_file: Path | None = None
     keep_alive: str | int | None = None

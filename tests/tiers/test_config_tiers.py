@@ -296,6 +296,14 @@ def test_what_a_project_may_choose(files, chosen, value):
     assert value(files(BOTH, chosen))
 
 
+def test_a_dearer_model_that_a_project_chooses_counts_at_its_own_price(files):
+    dear = "[tiers.cloud.models.dear]\nwindow = 9\nprice_in = 50\nprice_out = 500\n[budget]\nday = 5\n"
+    cloud = files(PRICED + dear, '[tiers.cloud]\nmodel = "dear"\n').tiers.cloud
+    assert (cloud.model, cloud.window, cloud.price.input, cloud.price.output) == ("dear", 9, 50, 500)
+    tier = providers.configured(files(PRICED + dear, '[tiers.cloud]\nmodel = "dear"\n'))["cloud"]
+    assert (tier.price.output, tier.serving("x").price.known) == (500, False)
+
+
 @pytest.mark.parametrize(
     "setting",
     [
