@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiflow_jupyter.errors import ConfigError, ProviderError, words
 from aiflow_jupyter.providers.engine import CONTEXT, SLOTS
+from aiflow_jupyter.tiers.booking import notebook_of_session
 from aiflow_jupyter.tiers.choosing import Routing
 from aiflow_jupyter.tiers.config import load, stamp
 from aiflow_jupyter.tiers.conversation.cache import Summaries
@@ -109,12 +110,16 @@ class ConfiguredRouter:
     Args:
         database: the file of conversations and costs; None for the user's own.
         discovery: finds the local tier's provider where none is set.
+        notebook: what costs are booked to, so that a notebook's budget holds; None for what Jupyter's server says.
 
     Attributes:
         router: the one behind it, with the health of the tiers.
     """
 
-    def __init__(self, database: Database | None = None, discovery: Discovery | None = None) -> None:
+    def __init__(
+        self, database: Database | None = None, discovery: Discovery | None = None, notebook: str | None = None
+    ) -> None:
+        self._notebook = notebook
         self._stamp: object = None
         self._config: Config | None = None
         self._discovery = discovery or Discovery()
@@ -195,7 +200,7 @@ class ConfiguredRouter:
                 if before is not None and name in old and before.tiers.of(name) == config.tiers.of(name):
                     fresh[name] = old[name]
             self._config, self._stamp = config, now
-            notebook = os.environ.get("JPY_SESSION_NAME", "")  # Jupyter's server sets it
+            notebook = notebook_of_session() if self._notebook is None else self._notebook
             route = config.route
             settings = Routing(chains=route.chains, notebook=notebook, stay=route.stay, restart=route.restarts)
             self.router.follow(fresh, settings)
