@@ -138,7 +138,7 @@ class Emission(Admission):
         if kind == "error":
             self.endings.broke(event.lineage)
             if event.source == self.node == answering(event.lineage):  # nobody else says a last word on it
-                self._pass(close(event))
+                self._pass(close(event, broken=True))
         elif kind == "finish":
             self._said(event.lineage)
         elif kind == "end":

@@ -27,9 +27,14 @@ MOST_BROKEN: Final = 4_096
 INCOMPLETE: Final = MappingProxyType({"complete": False})
 
 
-def close(word: Event) -> Event:
-    """What takes the place of an answer's `finish`, for guardians."""
-    return Event("finish", None, word.conversation, word.source, word.sequence, word.time, word.lineage, INCOMPLETE)
+def close(word: Event, *, broken: bool) -> Event:
+    """What takes the place of an answer's `finish`, for guardians.
+
+    Args:
+        word: the finish, or what else is told of the answer.
+        broken: it broke off, rather than that an operator keeps its finish.
+    """
+    return Event("finish", broken, word.conversation, word.source, word.sequence, word.time, word.lineage, INCOMPLETE)
 
 
 def answering(lineage: str) -> str:
@@ -80,13 +85,15 @@ class Endings:
             inputs: how many inputs there are.
         """
         lineage = word.lineage
+        if not word.complete and word.payload:
+            self.broke(lineage)
         if inputs > 1:
             count, before = self._partly.pop(lineage, (0, word))
             word = before if before.complete else word
             if count + 1 < (self.giving(answering(lineage)) or inputs):
                 self._partly[lineage] = count + 1, word
                 return None
-        return close(word) if lineage in self.broken and word.complete else word
+        return close(word, broken=True) if lineage in self.broken else word
 
     def left(self) -> list[Event]:
         """At the end: the finishes that came by some inputs, of answers that did not break off."""

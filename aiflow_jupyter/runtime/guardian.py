@@ -344,12 +344,13 @@ class Guardian(Emission):
 
     def _last_word(self, finish: Event) -> Iterator[Event]:
         """What leaves because of a finish, which itself may be what is to go no further, or not yet."""
-        if finish.complete:
-            self.unsaid = finish.lineage
-            yield from self._controlled(finish)
-            if not self.unsaid or self.policy.effect == "speculative":
-                return
-        yield close(finish)
+        if not finish.complete:
+            yield finish
+            return
+        self.unsaid = finish.lineage
+        yield from self._controlled(finish)
+        if self.unsaid and self.policy.effect != "speculative":
+            yield close(finish, broken=finish.lineage in self.endings.broken)
 
     def _controlled(self, event: Event) -> Iterator[Event]:
         """What the operator makes of a control event."""

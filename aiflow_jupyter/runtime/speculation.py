@@ -122,7 +122,7 @@ class _Held:
             elif out.lineage in self._events:
                 self._events[out.lineage].append(out)
             else:
-                yield out if self._verdict(out.lineage) is not False else close(out)
+                yield out if self._verdict(out.lineage) is not False else close(out, broken=False)
 
     def _judge(self, event: Event) -> Iterator[Event]:
         """Let go or discard what a control event decides on."""
@@ -136,7 +136,7 @@ class _Held:
                     if kind == "commit":
                         yield out
                     elif out.kind == "finish":
-                        yield close(out)
+                        yield close(out, broken=False)
         elif kind in ("error", "restart"):
             self._settle(event.lineage)
             self._verdicts.pop(event.lineage, None)

@@ -72,7 +72,16 @@ def test_finish_of_one_input_is_not_lost_where_another_keeps_its_own():
     endings = Endings()
     endings.giving = lambda _node: 2
     assert endings.take(FINISH, 2) is None
-    assert endings.take(close(FINISH), 2) is FINISH
+    assert endings.take(close(FINISH, broken=False), 2) is FINISH
+
+
+def test_what_broke_off_on_one_way_finishes_on_none():
+    for words in ([FINISH, close(FINISH, broken=True)], [close(FINISH, broken=True), FINISH]):
+        endings = Endings()
+        endings.giving = lambda _node: 2
+        assert endings.take(words[0], 2) is None
+        word = endings.take(words[1], 2)
+        assert (word.complete, word.payload) == (False, True)
 
 
 def test_what_never_has_a_last_word_is_remembered_within_a_bound_and_inputs_not_at_all():
