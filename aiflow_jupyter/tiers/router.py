@@ -371,8 +371,12 @@ def _nobody(choice: Choice, failures: Sequence[AiflowError]) -> AiflowError:
     return NoTierError(f"{alone.tier} can't answer this: {alone.words()}", hint=advice)
 
 
-def default_router() -> ConfiguredRouter:
-    """The router that the configuration files describe; with no file at all, the embedded model is the local tier."""
+def default_router(notebook: str | None = None) -> ConfiguredRouter:
+    """The router that the configuration files describe; with no file at all, the embedded model is the local tier.
+
+    Args:
+        notebook: see `ConfiguredRouter`.
+    """
     from aiflow_jupyter.tiers.providers import ConfiguredRouter  # noqa: PLC0415 - pydantic is loaded when first needed
 
-    return ConfiguredRouter()
+    return ConfiguredRouter(notebook=notebook)

@@ -7,6 +7,7 @@ import math
 import time
 from contextlib import aclosing, suppress
 
+import httpx
 import pytest
 import virtual
 from hypothesis import given, settings
@@ -591,6 +592,17 @@ async def test_only_what_never_got_through_is_released(script, how):
     book = Book()
     await answer(router(actors(local=[script]), book=book), tier="local")
     assert book.how == [("local", how)]
+
+
+@pytest.mark.parametrize(
+    ("cause", "how"),
+    [(httpx.ConnectError("refused"), "released"), (httpx.ReadError("reset"), "settled")],
+)
+async def test_a_request_that_its_server_may_have_read_is_not_released(cause, how):
+    broken, book = ProviderError("nothing answers", code="AF701"), Book()
+    broken.__cause__ = cause
+    await answer(router(actors(cloud=[[broken]]), fields=PRICED, book=book), tier="cloud")
+    assert book.how == [("cloud", how)]
 
 
 async def test_over_budget_goes_where_it_costs_nothing():
