@@ -135,8 +135,6 @@ def ask(
             click.echo(held, err=True)
         options["stay"] = strictest(options["stay"] or "anywhere", asked.stay)
         options["conversation"] = "" if no_store else conversation
-        if notice := book.notice():
-            click.echo(plain(notice), err=True)
     if explain:
         decision = _with_router(lambda router: router.explain(messages, **options))
         click.echo(plain(str(decision)))

@@ -35,7 +35,7 @@ class OpenTurn:
         booked: the conversation's name as the router and the ledger are told it: empty where something of the chat is
             not to be stored, so that no trace of it gets to the disk.
         stay: how far the whole chat may go: what is said here, and what earlier turns were asked with.
-        notice: what the user has to know of the file, and of that; mostly empty.
+        notice: what the user has to know of that; mostly empty.
         problem: why the turn could not be kept, None if it was.
 
     Raises:
@@ -67,7 +67,7 @@ class OpenTurn:
         self.messages: tuple[Message, ...] = asked.messages
         self.booked = name if store and asked.stored else ""
         self.stay: Floor = strictest(stay or "anywhere", asked.stay)
-        self.notice = "\n".join(part for part in (self._conversations.notice(), staying(asked, stay)) if part)
+        self.notice = staying(asked, stay)
         self.problem: AiflowError | None = None
 
     async def keep(self, run: Run, view: AnswerView) -> None:
@@ -137,9 +137,8 @@ def line(shell: Any, host: Host, options: argparse.Namespace) -> None:
         turns = book.known(name)
         output_of(shell).show({"text/markdown": _markdown(turns), "text/plain": plain(printing.transcript(turns))})
         text = ""
-    for part in (book.notice(), text):
-        if part:
-            print(plain(part))  # noqa: T201
+    if text:
+        print(plain(text))  # noqa: T201
 
 
 def _fitted(host: Host, messages: Sequence[Message], tier: str, name: str) -> Any:

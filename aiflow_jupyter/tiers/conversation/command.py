@@ -42,8 +42,6 @@ def command(with_router: WithRouter) -> click.Command:
         else:
             messages = chat(book.known(name))
             text = actions.viewed(book, name, with_router(lambda router: router.view(messages, tier, name)), diff=diff)
-        if notice := book.notice():
-            click.echo(plain(notice), err=True)
         click.echo(plain(text))
 
     return conversation

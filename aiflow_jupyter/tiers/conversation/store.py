@@ -124,15 +124,6 @@ class Conversations:
 
     # -- what there is
 
-    def notice(self) -> str:
-        """What the user has to know of the file, said once; empty for nothing."""
-        moved, self.database.moved = self.database.moved, None
-        return (
-            f"the file of conversations and costs was damaged; it is kept as {moved}, and a new one begun"
-            if moved
-            else ""
-        )
-
     def turns(self, name: str) -> list[Turn]:
         """The turns in their order; none for a name that is not known.
 
