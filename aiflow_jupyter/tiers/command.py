@@ -84,7 +84,7 @@ def trust(path: Path | None, *, yes: bool, list_: bool, remove: bool) -> None:
 
     It shows what that would be, and asks. A file that changes afterwards has to be trusted anew.
     """
-    from aiflow_jupyter.errors import plain
+    from aiflow_jupyter.errors import ConfigError, plain
     from aiflow_jupyter.tiers import trust as trusted
     from aiflow_jupyter.tiers.config import FILE
 
@@ -94,7 +94,10 @@ def trust(path: Path | None, *, yes: bool, list_: bool, remove: bool) -> None:
         rows = [f"{state:<8} {plain(str(each))}" for each, state in trusted.listed().items()]
         click.echo("\n".join(rows) or "no project's file is trusted")
         return
-    file = path or Path()
+    try:
+        file = (path or Path()).absolute()
+    except FileNotFoundError:
+        raise ConfigError("the working folder is gone", code="AF723", hint="cd to one that is there") from None
     file = file / FILE if file.is_dir() else file
     if remove:
         click.echo(f"{file.resolve()} {'is trusted no more' if trusted.remove(file) else 'was not trusted'}")
@@ -106,12 +109,11 @@ def _trust(file: Path, *, yes: bool) -> None:
     """Show what a file would be allowed, ask, and note exactly what was shown."""
     from aiflow_jupyter.errors import ConfigError, plain
     from aiflow_jupyter.tiers import trust
-    from aiflow_jupyter.tiers.config import contents, pointers
+    from aiflow_jupyter.tiers.config import examine, named
 
     if not file.is_file():
-        raise ConfigError(f"{file.resolve()} is not there", code="AF723", hint="aiflow trust PATH names another file")
-    data, settings = contents(file)
-    wanted = pointers(settings)
+        raise ConfigError(f"{file.absolute()} is not there", code="AF723", hint="aiflow trust PATH names another file")
+    data, wanted = examine(file)
     if not wanted:
         click.echo(f"{file.resolve()} needs no trust: it only chooses")
         return
@@ -121,7 +123,7 @@ def _trust(file: Path, *, yes: bool) -> None:
     click.echo(f"{file.resolve()} would be allowed to set, as if it were your own file:\n")
     for path, value in wanted:
         click.echo(
-            f"  {plain('.'.join(path))} = {plain(json.dumps(value, default=str, ensure_ascii=False))}{_of(path)}"
+            f"  {plain(named(path))} = {plain(json.dumps(value, default=str, ensure_ascii=False))}{_of(path)}"
         )
     click.echo("\nWhoever wrote it decides where your questions go, and with which of your keys.")
     if not yes:

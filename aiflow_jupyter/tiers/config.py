@@ -8,6 +8,7 @@ trusts the project's (`trust.py`). Keys stand in neither: a setting names an env
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tomllib
@@ -19,10 +20,13 @@ from pydantic import ValidationError
 from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.tiers import trust
 from aiflow_jupyter.tiers.mistakes import refused
-from aiflow_jupyter.tiers.sections import Config
+from aiflow_jupyter.tiers.sections import SETTINGS, Config
 from aiflow_jupyter.tiers.terms import NAMES, REACH
 
 FILE: Final = "aiflow.toml"
+MOST_BYTES: Final = 1_000_000
+_DEEPEST: Final = 8
+_LARGEST: Final = 1 << 64
 Setting = tuple[str, ...]
 """A setting by the names of its sections and its own."""
 
@@ -93,19 +97,44 @@ def load(user: Path | None = None, beside: Path = Path(FILE)) -> Config:
         return config
     data, chosen = contents(beside)
     pointing = [path for path, _ in pointers(chosen)]
-    if pointing and (state := trust.state(beside, data)) != "trusted":
+    state = trust.state(beside, data) if pointing else "unknown"
+    if pointing and state != "trusted":
+        if any(path[-1] not in SETTINGS for path in pointing):  # a slip of the pen rather than a wish for more
+            _checked(beside, _merged(settings, chosen))
         changed = "it was trusted and has changed since; " if state == "changed" else ""
         raise ConfigError(
-            f"{beside}: {'.'.join(pointing[0])} may not stand in a project's file",
+            f"{beside}: {', '.join(map(named, pointing))} may not stand in a project's file",
             code="AF723",
             hint=f"{changed}a project chooses {_CHOICES} only; move the setting to {own}\n"
             f"or, if you know who wrote it, look at it and trust it: aiflow trust {beside}",
         )
     if not pointing:
         _leave_off(chosen, settings)
+    return _together(beside, config, settings, chosen)
+
+
+def examine(beside: Path) -> tuple[bytes, list[tuple[Setting, Any]]]:
+    """A project's file as it would be read if it were trusted: its content, and what counts only then.
+
+    Raises:
+        ConfigError: it would be refused also then.
+    """
+    _, settings = contents(user_file())
+    data, chosen = contents(beside)
+    _together(beside, _checked(user_file(), settings), settings, chosen)
+    return data, pointers(chosen)
+
+
+def _together(beside: Path, own: Config, settings: dict[str, Any], chosen: dict[str, Any]) -> Config:
+    """The user's settings with those of a project."""
     merged = _checked(beside, _merged(settings, chosen))
-    _no_more_than(beside, config, merged)
+    _no_more_than(beside, own, merged)
     return merged
+
+
+def named(path: Setting) -> str:
+    """A setting's name; what a file could put there to look like something else is quoted."""
+    return ".".join(part if re.fullmatch(r"[\w-]+", part) else json.dumps(part) for part in path)
 
 
 _CHOICES: Final = "models, chains, the judge, a lower budget and a stricter stay"
@@ -140,9 +169,23 @@ def _chooses(path: Setting, value: Any) -> bool:
 
 def _checked(file: Path, settings: dict[str, Any]) -> Config:
     try:
-        return Config.model_validate(settings)
+        return Config.model_validate(_with_own_models(settings))
     except ValidationError as error:
         raise refused(file, error) from None
+
+
+def _with_own_models(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings, with what is said of a tier's own model among its models said of the tier."""
+    tiers = settings.get("tiers")
+    if not isinstance(tiers, dict):
+        return settings
+    whole = {}
+    for name, section in tiers.items():
+        models = section.get("models") if isinstance(section, dict) else None
+        model = section.get("model") if isinstance(section, dict) else None
+        said = models.get(model) if isinstance(models, dict) and isinstance(model, str) else None
+        whole[name] = {**section, **said} if isinstance(said, dict) else section
+    return {**settings, "tiers": whole}
 
 
 def _leave_off(chosen: dict[str, Any], own: dict[str, Any]) -> None:
@@ -156,8 +199,8 @@ def _leave_off(chosen: dict[str, Any], own: dict[str, Any]) -> None:
 def _no_more_than(file: Path, own: Config, merged: Config) -> None:
     """See that a project's file goes no further, and spends no more, than the user's; trusted or not."""
 
-    def refuse(setting: str, must: str) -> None:
-        raise ConfigError(f"{file}: {setting} {must}", code="AF723", hint="Change it there, or your own file.")
+    def refuse(setting: str, must: str, mend: str = "Change it there, or your own file.") -> None:
+        raise ConfigError(f"{file}: {setting} {must}", code="AF723", hint=mend)
 
     if REACH[merged.route.stay] > REACH[own.route.stay]:
         refuse("route.stay", f'may only be stricter than your own, "{own.route.stay}"')
@@ -168,11 +211,17 @@ def _no_more_than(file: Path, own: Config, merged: Config) -> None:
             refuse(f"budget.{name}", f"may only be lower than your own, {most:g} {own.budget.currency}")
     for tier in NAMES if own.budget.amounts else ():
         mine, theirs = own.tiers.of(tier), merged.tiers.of(tier)
-        if mine is None or theirs is None or mine.model == theirs.model or mine.price != theirs.price:
+        if mine is None or theirs is None or not (mine.price.input or mine.price.output):
             continue
-        said = mine.models.get(theirs.model or "")
-        if (mine.price.input or mine.price.output) and (said is None or said.price_in is None):
-            refuse(f"tiers.{tier}.model", "is another one than yours, and your budget would not know its price")
+        other, said = theirs.model or "", mine.models.get(theirs.model or "")
+        known = mine.price if mine.model == theirs.model else said.described(mine.currency).price if said else None
+        if known is None:
+            price = f"Say its price in your own file: [tiers.{tier}.models.{json.dumps(other)}] price_in, price_out."
+            refuse(f"tiers.{tier}.model", f"is {other!r}, of which your budget does not know the price", price)
+        elif theirs.price.input < known.input or theirs.price.output < known.output:
+            refuse(
+                f"tiers.{tier}.price_in and price_out", "may not be lower than your own, or your budget would not hold"
+            )
 
 
 def _resolve(settings: dict[str, Any], file: Path) -> None:
@@ -188,25 +237,46 @@ def _resolve(settings: dict[str, Any], file: Path) -> None:
 def _bytes(path: Path) -> bytes:
     """The file's content, read once: what is judged is what is used; empty where it is not there."""
     try:
-        return path.read_bytes()
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ConfigError(f"{path} is no file", code="AF723", hint="It has to be one: no device, no pipe.")
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise ConfigError(f"{path} is larger than {MOST_BYTES:,} bytes", code="AF723", hint="Is it the right file?")
     except FileNotFoundError:
         return b""
     except OSError as error:
         hint = f"It has to be a file that you can read: ls -l {path}. AIFLOW_CONFIG can name another one."
         raise ConfigError(f"{path} can't be read: {error.strerror or error}", code="AF723", hint=hint) from None
+    return data
 
 
 def _parsed(path: Path, data: bytes) -> dict[str, Any]:
     try:
-        settings = tomllib.loads(data.decode("utf-8"))
+        settings = tomllib.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is no text in UTF-8", code="AF723", hint="Save it as UTF-8.") from None
     except tomllib.TOMLDecodeError as error:
         hint = 'A line is name = "value", a section is [tiers.hpc].'
         raise ConfigError(f"{path} is not TOML: {error}", code="AF723", hint=hint) from None
+    except (RecursionError, ValueError):  # of a number with thousands of digits
+        raise ConfigError(f"{path} nests too deeply, or has a number that is too long", code="AF723") from None
+    _ordinary(path, settings)
     _no_secrets(path, settings)
     _resolve(settings, path)
     return settings
+
+
+def _ordinary(path: Path, settings: dict[str, Any]) -> None:
+    """See that nothing is nested so deeply, or so large, that it could not even be shown."""
+    level: list[Any] = [settings]
+    for _ in range(_DEEPEST):
+        if any(isinstance(each, int) and abs(each) > _LARGEST for each in level):
+            raise ConfigError(f"{path}: a number is too large", code="AF723")
+        inside = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        level = [each for values in inside for each in values]
+    if level:
+        raise ConfigError(f"{path} nests its sections too deeply", code="AF723", hint="A section is [tiers.hpc].")
 
 
 def _no_secrets(path: Path, settings: dict[str, Any]) -> None:

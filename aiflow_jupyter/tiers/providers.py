@@ -441,7 +441,7 @@ def _file(path: Path | None, setting: str) -> Secret | None:
     named = f"{setting} names it"
     try:
         text = read_private(path.expanduser()).strip()
-    except (ConfigError, RuntimeError) as error:  # the latter of a ~ without a home
+    except (ConfigError, RuntimeError, ValueError) as error:  # of a ~ without a home, of what can be no path
         why, hint = (error.message, error.hint) if isinstance(error, ConfigError) else (str(error), "")
         raise ConfigError(
             why, code="AF724", hint=f"{named}. {hint or 'It holds the key alone, with mode 0600.'}"

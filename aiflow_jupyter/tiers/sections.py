@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 from uuid import UUID
 
+import idna
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from aiflow_jupyter.hpc.timeouts import Timeouts
@@ -37,8 +38,26 @@ _WORKERS_SLACK = 30.0
 
 
 def _a_variable(value: str) -> str:
-    if not _VARIABLE.fullmatch(value) or value.lower().startswith(KEYS):
+    if not _VARIABLE.fullmatch(value) or value.lower().startswith(KEYS) or _like_a_key(value):
         raise ValueError("is the name of an environment variable; a key itself never stands here")
+    return value
+
+
+def _like_a_key(value: str) -> bool:
+    """Whether a text looks like a key rather than a name: long, one word, of digits and letters of both cases."""
+    kinds = (str.isdigit, str.islower, str.isupper)
+    return len(value) > 24 and re.fullmatch(r"[\w-]+", value) is not None and all(any(map(k, value)) for k in kinds)
+
+
+def _a_file(value: Path) -> Path:
+    if _like_a_key(value.name):
+        raise ValueError("is the name of a file; a key itself never stands here")
+    return value
+
+
+def _a_name(value: str) -> str:
+    if not value.isprintable():
+        raise ValueError("is a name in one line, of letters that can be seen")
     return value
 
 
@@ -46,6 +65,8 @@ def _an_address(value: str) -> str:
     try:
         parts = urlsplit(value)
         parts.port  # noqa: B018 - it is read when asked for
+        if parts.hostname and (not parts.hostname.isascii() or "xn--" in parts.hostname):
+            idna.encode(parts.hostname)
     except ValueError:
         raise ValueError("is no address") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -67,14 +88,15 @@ def _each_once(value: Sequence[Any]) -> Sequence[Any]:
     return value
 
 
-Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600)]
+Seconds = Annotated[float, Field(gt=0, le=7 * 24 * 3600, strict=True)]
+KeyFile = Annotated[Path, AfterValidator(_a_file)]
 Variable = Annotated[str, AfterValidator(_a_variable)]
 Address = Annotated[str, AfterValidator(_an_address)]
 Tokens = Annotated[int, Field(ge=1, le=100_000_000, strict=True)]
 Money = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False, strict=True)]
 Currency = Annotated[str, AfterValidator(_a_currency)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=True)]
-Name = Annotated[str, Field(min_length=1, max_length=500)]
+Name = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_a_name)]
 Takes = frozenset[Literal["images", "tools"]]
 Chain = Annotated[tuple[TierName, ...], Field(min_length=1), AfterValidator(_each_once)]
 
@@ -136,6 +158,13 @@ class Model(Section):
     takes: Takes = frozenset({"tools"})
     models: Annotated[dict[Name, Other], Field(max_length=1_000)] = {}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _as_described(cls, said: Any) -> Any:
+        models = said.get("models") if isinstance(said, dict) else None
+        own = models.get(str(said.get("model"))) if isinstance(models, dict) else None
+        return said | own if isinstance(own, dict) else said
+
     @property
     def price(self) -> Price:
         """What its tokens cost, nothing where nothing is said."""
@@ -157,15 +186,8 @@ class Local(Model):
 
     provider: Literal["embedded", "ollama", "openai"] | None = None
     url: Address | None = None
-    @model_validator(mode="before")
-    @classmethod
-    def _as_described(cls, said: Any) -> Any:
-        models = said.get("models") if isinstance(said, dict) else None
-        own = models.get(str(said.get("model"))) if isinstance(models, dict) else None
-        return said | own if isinstance(own, dict) else said
-
     key_env: Variable | None = None
-    key_file: Path | None = None
+    key_file: KeyFile | None = None
     keep_alive: str | int | None = None
     first_token_timeout: Seconds | None = None
     token_timeout: Seconds | None = None
@@ -229,7 +251,7 @@ class Cloud(Model):
     provider: Literal["openai"] = "openai"
     url: Address = OPENROUTER
     key_env: Variable | None = None
-    key_file: Path | None = None
+    key_file: KeyFile | None = None
     model: Name
     max_output: Tokens = 4_096
     first_token_timeout: Seconds = 120.0
@@ -294,7 +316,7 @@ class Hpc(Model):
     relay_public_host: str | None = None
     relay_insecure: bool = False
     relay_key_env: Variable | None = None
-    relay_key_file: Path | None = None
+    relay_key_file: KeyFile | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     fallback: bool = True
     start_timeout: Seconds = _TIMES.start
@@ -333,7 +355,7 @@ class Hpc(Model):
             raise ValueError(
                 'the relay is "self" or an address that begins with https:// (ws:// and wss:// are not used)'
             )
-        return value
+        return value if value == "self" else _an_address(value)
 
     @field_validator("relay_public_host")
     @classmethod
@@ -511,3 +533,11 @@ class Config(Section):
                     "amounts are not converted"
                 )
         return self
+
+
+SETTINGS: Final = frozenset(
+    name
+    for section in (Config, Tiers, Local, LocalHpc, GlobusHpc, PythonHpc, Cloud, Other, Route, Budget, Conversation)
+    for name in section.model_fields
+)
+"""The names of all settings and sections."""

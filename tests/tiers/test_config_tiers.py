@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from aiflow_jupyter.errors import ConfigError, ProviderError
@@ -17,6 +19,7 @@ from aiflow_jupyter.tiers.terms import Price
 OPENAI = '[tiers.local]\nprovider = "openai"\nurl = "http://127.0.0.1:8080/v1"\n'
 OLLAMA = '[tiers.local]\nprovider = "ollama"\n'
 CLOUD = '[tiers.cloud]\nmodel = "m"\nkey_env = "CLOUD_KEY"\n'
+ELSEWHERE = '[tiers.cloud]\nmodel = "m"\nurl = "https://x.example"\n'
 PRICED = f"{CLOUD}price_in = 3\nprice_out = 15.0\n"
 HPC = '[tiers.hpc]\nexecutor = "local"\n'
 
@@ -321,7 +324,6 @@ def test_a_dearer_model_that_a_project_chooses_counts_at_its_own_price(files):
         '[route]\njudge = "llm:cloud"\n',
         '[route]\njudge = "llm:hpc"\n',
         "tiers = 7\n",
-        "[x]\ny = 1\n",
     ],
 )
 def test_what_a_project_may_not_say(files, setting):
@@ -330,6 +332,74 @@ def test_what_a_project_may_not_say(files, setting):
     assert caught.value.message.startswith("aiflow.toml: ")
     assert "aiflow trust aiflow.toml" in caught.value.hint
     assert "user.toml" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ('[route]\njudges = "rules"\n', "route.judges: unknown setting, did you mean judge?"),
+        ("[x]\ny = 1\n", "x: unknown setting"),
+        ("[tiers.cloud.models.x]\nwindw = 1\n", "tiers.cloud.models.x.windw: unknown setting, did you mean window?"),
+    ],
+)
+def test_a_slip_in_a_project_s_file_is_told_as_one(files, setting, said):
+    with pytest.raises(ConfigError) as caught:
+        files(BOTH, setting)
+    assert caught.value.message.startswith(f"aiflow.toml: {said}")
+
+
+def test_all_that_may_not_stand_in_a_project_s_file_is_named_at_once(files):
+    with pytest.raises(ConfigError, match=r"tiers\.cloud\.url, tiers\.cloud\.key_env may not stand"):
+        files(BOTH, '[tiers.cloud]\nurl = "https://x.example"\nkey_env = "A"\n')
+
+
+def test_another_model_of_a_tier_may_be_chosen_at_the_price_that_is_said_of_it(files):
+    other = "[tiers.cloud.models.dear]\nprice_in = 50\nprice_out = 60\nwindow = 9\n"
+    config = files(f"{PRICED}{other}[budget]\nday = 5\n", '[tiers.cloud]\nmodel = "dear"\n')
+    tier = configured(config)["cloud"]
+    assert (tier.model, tier.window, tier.price) == ("dear", 9, Price(50, 60))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"a = {'[' * 5_000}{']' * 5_000}\n", "nests too deeply"),
+        (f"{'a.' * 5_000}a = 1\n", "nests"),
+        (f"[tiers.local]\nwindow = {'9' * 5_000}\n", "a number that is too long"),
+        (f"[tiers.local]\nwindow = 0x{'f' * 5_000}\n", "a number is too large"),
+        (f"# {'x' * 1_000_000}\n", "is larger than 1,000,000 bytes"),
+        ('[tiers.local]\nprovider = "openai"\nurl = "http://xn--\u00e9/v1"\n', "tiers.local.url: is no address"),
+        (f'{ELSEWHERE}key_env = "gsk_abcdefghijklmnoPQRSTUVWX12"\n', "a key itself"),
+        (f'{ELSEWHERE}key_file = "gsk_abcdefghijklmnoPQRSTUVWX12"\n', "a key itself"),
+        ('[tiers.cloud]\nmodel = "m\\nx"\n', "is a name in one line"),
+        ('[tiers.hpc]\nexecutor = "local"\nrelay = "https://u:SECRET@x.example"\n', "is an address alone"),
+        ("[tiers.local]\nfirst_token_timeout = true\n", "first_token_timeout: input should be a valid number"),
+    ],
+)
+def test_what_could_not_even_be_shown_is_one_message(files, text, said):
+    with pytest.raises(ConfigError) as caught:
+        files(text)
+    assert said in caught.value.message
+    assert not any(secret in str(caught.value) for secret in ("SECRET", "gsk_abc", "ffff", "9999"))
+    if not text.startswith("[tiers.cloud]"):  # of which a project says nothing while the user's own does not
+        with pytest.raises(ConfigError):
+            files("", text)
+
+
+def test_a_pipe_is_no_file_of_settings(tmp_path):
+    os.mkfifo(tmp_path / "aiflow.toml")
+    with pytest.raises(ConfigError, match="is no file"):
+        load(tmp_path / "aiflow.toml")
+
+
+def test_a_mark_of_the_byte_order_is_no_mistake(files):
+    assert files("\ufeff[route]\nstay = 'local'\n").route.stay == "local"
+
+
+def test_a_key_file_that_can_be_no_path_is_told(files):
+    config = files(f'{ELSEWHERE}key_file = "a\\u0000b"\n')
+    with pytest.raises(ConfigError, match="null"):
+        providers.server_key("cloud", config.tiers.cloud)
 
 
 @pytest.mark.parametrize("name", ["hpc", "cloud"])
@@ -349,7 +419,12 @@ def test_what_a_project_says_of_a_tier_that_the_user_has_not_turns_nothing_on(fi
         (
             f"{PRICED}[budget]\nday = 5\n",
             '[tiers.cloud]\nmodel = "dear"\n',
-            "tiers.cloud.model is another one than yours",
+            "tiers.cloud.model is 'dear', of which your budget does not know the price",
+        ),
+        (
+            f"{PRICED}[tiers.cloud.models.dear]\nwindow = 9\n[budget]\nday = 5\n",
+            '[tiers.cloud]\nmodel = "dear"\n',
+            "tiers.cloud.model is 'dear', of which your budget does not know the price",
         ),
         ("", "[budget]\nday = nan\n", "budget.day: input should be a finite number"),
         ("", '[route]\nlow = ["moon"]\n', "route.low: is"),

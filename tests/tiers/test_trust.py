@@ -30,7 +30,9 @@ def run(*words, answer=None):
 
 
 def test_a_file_that_nobody_trusts_points_nowhere(project):
-    with pytest.raises(ConfigError, match=r"tiers\.cloud\.url may not stand in a project's file"):
+    with pytest.raises(
+        ConfigError, match=r"tiers\.cloud\.url, tiers\.cloud\.key_env may not stand in a project's file"
+    ):
         config.load()
 
 
@@ -80,13 +82,12 @@ def test_trust_does_not_raise_a_budget_or_loosen_the_floor(project, tmp_path):
     own.write_text('[budget]\nday = 1\n[route]\nstay = "institution"\n')
     prices = "price_in = 1\nprice_out = 1\n"
     project.write_text(f'{WANTS}{prices}[route]\nstay = "anywhere"\n')
-    run("--yes")
+    assert "route.stay may only be stricter" in run("--yes").output
+    trust.trust(project, project.read_bytes())  # as if it had been before the user's own became stricter
     with pytest.raises(ConfigError, match=r"route\.stay may only be stricter"):
         config.load()
     project.write_text(f"{WANTS}{prices}[budget]\nday = 9\n")
-    run("--yes")
-    with pytest.raises(ConfigError, match=r"budget\.day may only be lower"):
-        config.load()
+    assert "budget.day may only be lower" in run("--yes").output
 
 
 def test_a_key_in_a_projects_file_is_refused_and_not_shown(project):
@@ -175,3 +176,32 @@ def test_a_key_file_of_a_trusted_project_is_beside_it(project):
     project.write_text(WANTS.replace('key_env = "LAB_KEY"', 'key_file = "lab.key"'))
     run("--yes")
     assert config.load().tiers.cloud.key_file == project.parent / "lab.key"
+
+
+def test_the_name_of_a_model_can_not_look_like_something_else(project):
+    project.write_text(f'{WANTS}[tiers.cloud.models."x\u00a0=\u00a01  tiers.cloud.y"]\nprice_in = 1\nprice_out = 1\n')
+    shown = run(answer="n\n")
+    assert shown.exit_code == 1
+    assert "x = 1" not in shown.output
+
+
+def test_what_would_be_refused_all_the_same_is_not_asked_about(project):
+    config.user_file().parent.mkdir(parents=True)
+    config.user_file().write_text("[budget]\nday = 1\n")
+    project.write_text('[tiers.local]\nkeep_alive = "1h"\nprovider = "ollama"\n[budget]\nday = 2\n')
+    shown = run("--yes")
+    assert (shown.exit_code, trust.store().exists()) == (1, False)
+    assert "budget.day may only be lower" in shown.output
+
+
+def test_a_trusted_file_lowers_no_price_below_the_user_s_own(project):
+    config.user_file().parent.mkdir(parents=True)
+    config.user_file().write_text(f"{WANTS}price_in = 3\nprice_out = 15\n[budget]\nday = 1\n")
+    project.write_text("[tiers.cloud]\nprice_in = 0\nprice_out = 0\n")
+    assert "may not be lower than your own" in run("--yes").output
+
+
+def test_in_a_folder_that_is_gone_there_is_nothing_to_trust(project):
+    project.unlink()
+    project.parent.rmdir()
+    assert run("--yes").exit_code == 1
