@@ -16,6 +16,9 @@ from aiflow_jupyter.tiers.terms import Fitted, Tier
 
 
 class Whole:
+    def misfit(self, messages, tier, output):
+        return None
+
     async def fit(self, messages, tier, output, floor, conversation=""):
         return Fitted(tuple(messages), 10)
 
