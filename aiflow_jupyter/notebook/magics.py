@@ -163,10 +163,16 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             flow_view.abandon()
             raise
         self._remember(run_id, body)
+
+        def text() -> str:
+            return text_view.text if text_view else ""
+
+        def value(result: Result) -> Result:
+            result.displayed = text()
+            return result
+
         try:
-            return self._conclude(
-                options, handle, lambda result: result, handle.run.result, lambda: text_view.text if text_view else ""
-            )
+            return self._conclude(options, handle, value, lambda: value(handle.run.result()), text)
         finally:
             tell()
 

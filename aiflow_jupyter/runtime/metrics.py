@@ -201,6 +201,27 @@ class RunStatus:
         """One dict per node, with the run's time to the first token beside the node's time to the first event."""
         return [asdict(node) | {"ttft_s": self.ttft_s} for node in self.nodes]
 
+    def __str__(self) -> str:
+        """A short table, one row for each node; `rows()` has every figure."""
+        ttft = "" if self.ttft_s is None else f", first token {self.ttft_s:.2f} s"
+        table: list[tuple[str, ...]] = [
+            ("node", "state", "events", "queue", "peak", "dropped", "errors", "busy", "blocked")
+        ]
+        for node in self.nodes:
+            counts = (f"{count:,}" for count in (node.peak, node.dropped, node.errors))
+            shares = (f"{share:.0%}" for share in (node.busy, node.blocked))
+            queue = f"{node.depth}/{node.queue}"
+            table.append((node.node, node.state, f"{node.processed:,}", queue, *counts, *shares))
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        rows = [
+            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
+        ]
+        said = [*filter(None, [self.message]), *(f"warning: {warning}" for warning in self.warnings)]
+        return "\n".join([f"{self.name}: {self.state}, {self.elapsed_s:.1f} s{ttft}", *rows, *said])
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        printer.text(str(self))
+
 
 class Counted(Protocol):
     """What a guardian lets be read."""

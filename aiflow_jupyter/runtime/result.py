@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from aiflow_jupyter.errors import CommandError
+from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.runtime.answered import Answered
 from aiflow_jupyter.runtime.behaviour import Collected
+from aiflow_jupyter.runtime.bottleneck import Bottleneck, bottleneck
 from aiflow_jupyter.runtime.metrics import RunStatus, Snapshot
 
 
@@ -20,12 +23,15 @@ class Result:
         answers: the models' answers, in the order in which they were asked for: the last 1,024, and `answers.let_go`
             says how many there were before.
         complete: False if a part of it was made from a stream that broke off.
+        displayed: what its `sink(display=true)` showed, in a notebook's cell.
     """
 
     variables: dict[str, Collected]
     answers: Answered
     _figures: RunStatus | Snapshot
     complete: bool = True
+    displayed: str = ""
+    _shape: tuple[GraphSpec, Mapping[str, bool]] | None = None
 
     @property
     def status(self) -> RunStatus:
@@ -36,8 +42,16 @@ class Result:
 
     @property
     def text(self) -> str:
-        """All text that the `var` sinks collected, in the order of the graph."""
-        return "".join(_joined(values) for values in self.variables.values())
+        """What came out of it, to be read: what each `sink(var=...)` collected, in the order of the graph.
+
+        Tokens are one text, anything else stands one below the other, and two variables are an empty line apart.
+        Without any, it is what was displayed.
+        """
+        return "\n\n".join(filter(None, map(_readable, self.variables.values()))) or self.displayed
+
+    def bottleneck(self) -> Bottleneck | None:
+        """The node that held the others up, and what would help; None where none did."""
+        return bottleneck(self.status, *self._shape) if self._shape is not None else None
 
     def __getitem__(self, variable: str) -> Any:
         """What one `sink(var=...)` collected: tokens as one text, anything else as a list.
@@ -59,5 +73,5 @@ class Result:
         return f"<{self.status.name}: {self.status.state} in {self.status.elapsed_s:.1f} s; events: {nodes}>"
 
 
-def _joined(values: list[Any]) -> str:
-    return "".join(value for value in values if isinstance(value, str))
+def _readable(values: Collected) -> str:
+    return "".join(values) if values.tokens else "\n".join(map(str, values))

@@ -381,7 +381,7 @@ class Run:
         """What has come so far."""
         complete = self.state == "done" and not self._stopped and not self._partial
         complete = complete and not any(guardian.errors for guardian in self.guardians.values())
-        return Result(self.variables, self.answers, self._snapshot(), complete)
+        return Result(self.variables, self.answers, self._snapshot(), complete, _shape=(self.spec, self._inline()))
 
     @property
     def still_running(self) -> list[str]:
@@ -424,7 +424,10 @@ class Run:
 
     def bottleneck(self) -> Bottleneck | None:
         """The node that holds the others up, and what would help; None while none does."""
-        return bottleneck(self.status(), self.spec, {name: g.inline for name, g in self.guardians.items()})
+        return bottleneck(self.status(), self.spec, self._inline())
+
+    def _inline(self) -> dict[str, bool]:
+        return {name: guardian.inline for name, guardian in self.guardians.items()}
 
     # -- reports of the guardians
 
