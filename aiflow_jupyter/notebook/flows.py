@@ -63,7 +63,7 @@ class Built(Parsed):
         return super().caret(path)
 
 
-def require_input(spec: GraphSpec, to: str | None, value: Any) -> None:
+def require_input(spec: GraphSpec, to: str | None, value: str | None) -> None:
     """See that a graph's input is known, and takes a value, before anything is shown of its run.
 
     Raises:
@@ -79,4 +79,5 @@ def require_input(spec: GraphSpec, to: str | None, value: Any) -> None:
         )
     if to is not None and to not in inputs:
         raise CommandError(f"{to!r} is no input of the graph", code="AF806", hint=f"its inputs: {', '.join(inputs)}")
-    kind_of(spec, to or inputs[0], value, OPERATORS)
+    if value is not None:
+        kind_of(spec, to or inputs[0], value, OPERATORS)

@@ -14,7 +14,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from aiflow_jupyter.errors import CommandError
-from aiflow_jupyter.notebook.options import CELL_COMMANDS, TIERS, Parser, asks_for_help, cell_parser, split
+from aiflow_jupyter.notebook.options import (
+    CELL_COMMANDS,
+    TIERS,
+    Parser,
+    asks_for_help,
+    cell_parser,
+    parse_cell_line,
+    split,
+)
 
 FORMS: Final = ("text", "json", "python", "svg")
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
@@ -71,6 +79,8 @@ def _parser(command: str) -> Parser:
 def parse_line(line: str) -> argparse.Namespace:
     """Read a `%aiflow` line: its `command`, with what that takes; for `help`, what it is `about`.
 
+    `run NAME --open` is one, too: it needs no body.
+
     Raises:
         CommandError: an unknown command or option, a missing word.
     """
@@ -79,6 +89,8 @@ def parse_line(line: str) -> argparse.Namespace:
         command = "help"
     if asks_for_help(words) and (command in COMMANDS or command in CELL_COMMANDS):
         return argparse.Namespace(command="help", about=None if command == "help" else command)
+    if command == "run" and "--open" in words:
+        return parse_cell_line(line)
     if command in CELL_COMMANDS and command not in COMMANDS:
         raise CommandError(
             f"{command} needs a cell: what goes to it stands in the lines below the first",
@@ -112,7 +124,9 @@ def explained(command: str | None) -> str:
 
 def _usage() -> str:
     cells = "\n".join(cell_parser(command).format_help() for command in CELL_COMMANDS)
-    lines = ""
+    lines = (
+        f"{'%aiflow run NAME --open':<28} a run that waits for what is offered to it: -o job, job.offer(NODE, VALUE)\n"
+    )
     for command, (words, does) in COMMANDS.items():
         first, *more = does.split("\n")
         lines += f"{f'%aiflow {command} {words}':<28} {first}\n" + "".join(f"{'':<28} {row}\n" for row in more)

@@ -69,7 +69,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             ask -> out
 
             %%aiflow run NAME [--to NODE] [--open] [-o NAME] [-b] [--raw]
-            what goes to the graph's input
+            what goes to the graph's input; with --open it may come later, by offer(): %aiflow run NAME --open -o job
 
             %aiflow runs | cancel [ID] | why [RUN] | tiers | graphs | graph NAME [--as FORM] | doctor | login
                      | trace record FILE | trace replay FILE | help [COMMAND]
@@ -80,13 +80,16 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         """
         try:
             if cell is None:
-                return self._line(parse_line(line))
+                options = parse_line(line)
+                return self._run(options, None) if options.command == "run" else self._line(options)
             options = cell_options.parse_cell_line(line)
             if options.command == "help":
                 return self._line(options)
             if options.command == "graph":
                 return self._define(options.name, cell)
             body = cell.strip("\n") if options.raw else cell_options.insert(cell.strip("\n"), self._variables())
+            if not body.strip() and getattr(options, "open", False):
+                return self._run(options, None)
             if not body.strip():
                 raise CommandError(
                     "the cell is empty", code="AF802", hint="write the question into the lines below the first"
@@ -120,20 +123,22 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         if len(findings.warnings) > MOST_WARNINGS:
             print(f"and {len(findings.warnings) - MOST_WARNINGS} more warnings")  # noqa: T201
 
-    def _run(self, options: argparse.Namespace, body: str) -> Any:
+    def _run(self, options: argparse.Namespace, body: str | None) -> Any:
+        """Run a graph; without a body it is open, and waits for what is offered."""
         from aiflow_jupyter.graph.checks import require
         from aiflow_jupyter.notebook.answer import AnswerView
         from aiflow_jupyter.notebook.flows import delegated, require_input
         from aiflow_jupyter.notebook.live import FlowView
         from aiflow_jupyter.notebook.outputs import output_of
         from aiflow_jupyter.operators import SIGNATURES
-        from aiflow_jupyter.runtime.run import fresh_id
+        from aiflow_jupyter.runtime.run import NO_VALUE, fresh_id
 
         parsed, functions = self._graph(options.name)
         spec = parsed.spec
         flows, functions = delegated(spec, functions, self._known)
         require(spec, SIGNATURES, functions, parsed, flows=flows)
-        require_input(spec, options.to, body)
+        if body is not None or options.to is not None:
+            require_input(spec, options.to, body)
         options.background = options.background or options.open
         run_id = fresh_id()
         flow_view = FlowView(self.shell, spec, run_id, lambda: self._cancel_soon(run_id))
@@ -149,7 +154,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         try:
             handle = self._host.start(
                 spec,
-                body,
+                NO_VALUE if body is None else body,
                 functions=functions,
                 flows=flows,
                 show=text_view.feed if text_view else None,
@@ -162,7 +167,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         except BaseException:
             flow_view.abandon()
             raise
-        self._remember(run_id, body)
+        self._remember(run_id, body or "")
 
         def text() -> str:
             return text_view.text if text_view else ""

@@ -65,7 +65,9 @@ def cell_parser(command: str) -> Parser:
     if command == "run":
         parser.add_argument("--to", metavar="NODE", help="the input node, where the graph has several")
         parser.add_argument(
-            "--open", action="store_true", help="in the background, with inputs that stay open: offer()"
+            "--open",
+            action="store_true",
+            help="in the background, with inputs that stay open: job.offer(); the body may be left out",
         )
     if command == "ask":
         parser.add_argument("--tier", choices=TIERS, default="auto", help="who answers; a named tier is strict")

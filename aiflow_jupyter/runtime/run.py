@@ -20,7 +20,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from aiflow_jupyter.errors import AiflowError, CommandError, RunCancelled, RunError, where_raised, words
 from aiflow_jupyter.events import Event
@@ -39,8 +39,10 @@ from aiflow_jupyter.runtime.source import Source
 from aiflow_jupyter.runtime.wiring import Timer, wire
 from aiflow_jupyter.runtime.within import OF_RUN
 
-__all__ = ["Result", "Run", "fresh_id"]
+__all__ = ["NO_VALUE", "Result", "Run", "fresh_id"]
 
+NO_VALUE: Final = object()
+"""What a run is started with that is to be open, and is offered its first value later."""
 CLOSE_TIMEOUT_S = 2.0
 """How long `cancel` waits for a node's asynchronous code that does not end when it is cancelled."""
 
@@ -149,7 +151,7 @@ class Run:
         """Hand the run's one input (or the last one, after `offer`) to the graph and close its inputs.
 
         Args:
-            value: the payload; for `generate` a text or a list of messages.
+            value: the payload; for `generate` a text or a list of messages. With `leave_open` it may be `NO_VALUE`.
             to: the input node, where the graph has several.
             leave_open: more will be offered, until `close_inputs`.
 
@@ -157,6 +159,9 @@ class Run:
             CommandError: `to` is missing or is no input.
             RunError: the inputs are closed, or the run is over.
         """
+        if value is NO_VALUE and leave_open:
+            self._begin()
+            return
         inputs = self.spec.inputs()
         if to is None and len(inputs) > 1:
             raise CommandError(
