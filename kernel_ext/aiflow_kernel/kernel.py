@@ -14,9 +14,11 @@ class AiflowKernel(IPythonKernel):  # type: ignore[misc]
     implementation = "aiflow"
 
     def start(self) -> None:
-        """Start the kernel, then load the extension."""
+        """Start the kernel, then load the extension; not by IPython's list of them, so that %load_ext says nothing."""
+        from aiflow_kernel.extension import load
+
         super().start()
-        self.shell.extension_manager.load_extension("aiflow_jupyter")
+        load(self.shell)
 
     async def do_shutdown(self, restart: bool) -> Any:
         """Stop the host, so that providers and their processes end before the kernel does."""

@@ -54,3 +54,9 @@ def test_help_of_a_command_is_printed_in_a_cell(loaded):
     ran = loaded.run("%%aiflow run --help\n\n")
     assert ran.stdout.startswith("usage: %%aiflow run ")
     assert loaded.run("%aiflow trace --help").stdout.startswith("usage: %aiflow trace [--messages]")
+
+
+def test_loading_the_extension_in_the_kernel_that_has_it_says_nothing(aiflow_kernel):
+    ran = aiflow_kernel.run("%load_ext aiflow_jupyter")
+    assert (ran.status, ran.stdout) == ("ok", "")
+    assert aiflow_kernel.run("%aiflow runs").stdout == "no run yet\n"
