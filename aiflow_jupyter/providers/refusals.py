@@ -17,6 +17,9 @@ Nothing of a request's headers gets into a message, and what a server says back 
 from __future__ import annotations
 
 import json
+import math
+import time
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Final
 
@@ -41,6 +44,7 @@ def refused(
     """
     said = _said(body)
     where = f"{name} at {url}"
+    seconds = _seconds(retry_after)
     code, what, hint = "AF706", f"{where} refused the request", "Check the model's name and the options."
     if status in (401, 403):
         code, what = "AF703", f"{where} refused the key" if keyed else f"{where} wants a key"
@@ -50,7 +54,7 @@ def refused(
         hint = "Check the model's name, and that the address ends where the API begins (often /v1)."
     elif status == 429:
         code, what = "AF705", f"{where} has had too many requests"
-        wait = f"Wait {retry_after} s" if retry_after.isdigit() else "Wait a little"
+        wait = f"Wait {seconds:.0f} s" if seconds is not None else "Wait a little"
         hint = f"{wait} and run it again, or look at the account's limits."
     elif status >= 500:
         code, what = "AF707", f"{where} failed"
@@ -63,8 +67,7 @@ def refused(
         hint = "Shorten the conversation, or ask a model with a larger window."
     phrase = f"HTTP {status} {_phrase(status)}".rstrip()
     error = ProviderError(f"{what} ({phrase})" + (f": {said}" if said else ""), code=code, hint=hint)
-    if retry_after.isdigit():
-        error.retry_after = float(retry_after)
+    error.retry_after = seconds
     return error
 
 
@@ -102,6 +105,18 @@ def too_slow(name: str, url: str, seconds: float) -> ProviderError:
         code="AF709",
         hint="The model may still be loading or the server busy: run it again, or give it a longer read timeout.",
     )
+
+
+def _seconds(retry_after: str) -> float | None:
+    """How long to wait, as `Retry-After` says it (RFC 9110, section 10.2.3): in seconds, or until a date."""
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(retry_after).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return None
+    return max(seconds, 0.0) if math.isfinite(seconds) else None
 
 
 def _phrase(status: int) -> str:

@@ -7,6 +7,8 @@ import logging
 import pickle
 import socket
 import traceback
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import httpx
 import pytest
@@ -55,6 +57,37 @@ async def test_refusal_without_a_key_asks_for_one():
 async def test_wait_that_the_server_asks_for_is_passed_on():
     with pytest.raises(ProviderError, match="Wait 17 s"):
         await all_of(provider(lambda _: httpx.Response(429, headers={"retry-after": "17"})))
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ("17", 17),
+        ("1.5", 1.5),
+        ("-3", 0),
+        ("Fri, 31 Dec 1999 23:59:59 GMT", 0),
+        ("", None),
+        ("soon", None),
+        ("nan", None),
+        ("inf", None),
+        ("9" * 400, None),
+        ("\xb2", None),
+        ("Fri, 31 Dec 99999 23:59:59 GMT", None),
+    ],
+)
+async def test_how_long_to_wait_is_a_number_of_seconds_or_not_said(said, seconds):
+    headers = [(b"retry-after", said.encode("latin-1"))]
+    with pytest.raises(ProviderError) as caught:
+        await all_of(provider(lambda _: httpx.Response(429, headers=headers)))
+    assert caught.value.code == "AF705"
+    assert caught.value.retry_after == seconds
+
+
+async def test_a_date_to_wait_for_is_told_in_seconds():
+    later = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
+    with pytest.raises(ProviderError) as caught:
+        await all_of(provider(lambda _: httpx.Response(503, headers={"retry-after": later})))
+    assert 3000 < caught.value.retry_after <= 3600
 
 
 @pytest.mark.parametrize(("kind", "body"), [("text/html", "<html>log in</html>"), ("application/json", "{}"), ("", "")])
