@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import random
 import sqlite3
 import stat
 import threading
+from contextlib import suppress
 from datetime import datetime
 
 import pytest
@@ -171,6 +173,43 @@ def test_four_kernels_at_once_never_exceed_the_budget(file):
         kernel.join(60)
     assert spent.value == 10
     assert SqliteLedger(Database(file)).report("tier")[0].open == 10.0
+
+
+def spend_and_settle(path, seed, sent):
+    """A kernel that asks until it is killed: what is sent may have to be paid, whatever the ledger is told of it."""
+    book, chance = SqliteLedger(Database(path), lambda: Budgets(day=5.0)), random.Random(seed)
+    while True:
+        most = chance.uniform(0.01, 0.1)
+        try:
+            entry = book.intend(Intent("cloud", "big", most))
+        except OverBudgetError:
+            continue
+        sent.send((entry, most))
+        if chance.random() < 0.5:
+            book.settle(entry, None, most / 50)
+            sent.send((entry, most / 50))
+
+
+def test_kernels_that_are_killed_at_any_moment_never_exceed_the_budget(file):
+    context = multiprocessing.get_context("fork")
+    spent, seed, book = {}, 0, ledger(file, day=5.0)
+    while seed < 3 or book.left()[0].spent < 4.0:
+        seed += 1
+        ours, theirs = context.Pipe(duplex=False)
+        kernels = [context.Process(target=spend_and_settle, args=(file, 2 * seed + each, theirs)) for each in range(2)]
+        for kernel in kernels:
+            kernel.start()
+        for _ in range(4):
+            if ours.poll(0.5):
+                spent.update([ours.recv()])
+        for kernel in kernels:
+            kernel.kill()
+            kernel.join(60)
+        theirs.close()
+        with suppress(EOFError):
+            while True:
+                spent.update([ours.recv()])
+    assert sum(spent.values()) <= book.left()[0].spent + 1e-9 <= 5.0 + 1e-9
 
 
 def begin(path, barrier):
