@@ -50,6 +50,10 @@ FIRST_DELAY = 0.02
 LAST_DELAY = 2.0
 PING = 15.0  # seconds: below what proxies let a quiet line live
 
+# What websockets makes of a connection that is lost within its handshake. The last three come of one that is lost
+# before the request is written, as by a relay that is too full: it aborts what is gone, or was never there.
+_LOST = (OSError, TimeoutError, InvalidMessage, EOFError, ConnectionClosed, AssertionError, AttributeError)
+
 # websockets writes the headers of a request to its log at DEBUG, a capability among them. Outside the registry, so that
 # nobody who turns every logger up turns this one up too.
 _wire_log = logging.Logger(f"{__name__}.websocket", level=logging.INFO)  # noqa: LOG001
@@ -280,8 +284,7 @@ class Link:
             raise RelayUnreachable(
                 f"the proxy does not lead to {self.host} ({type(error).__name__})", hint="look at HTTPS_PROXY, NO_PROXY"
             ) from None
-        except (OSError, TimeoutError, InvalidMessage, EOFError, ConnectionClosed, AssertionError) as error:
-            # The last two are what websockets makes of a relay that is too full to wait for the request.
+        except _LOST as error:
             raise RelayUnreachable(f"the relay {self.place} could not be reached ({why(error)})") from None
         except InvalidHandshake as error:
             raise RelayRefused(

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import logging
 import random
+import traceback
 from collections.abc import Callable, Coroutine
 from math import inf
+from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 from websockets.exceptions import ConnectionClosed
@@ -133,7 +135,10 @@ class Shell(Generic[Machine]):
         except RelayError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001  # whatever it is, the application hears of it, with the cause
-            failure = RelayError(f"the stream broke off ({type(error).__name__})")
+            place = traceback.extract_tb(error.__traceback__)[-1]  # and not its words: they might quote what was sent
+            cause = f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}"
+            _log.error("the stream broke off: %s", cause)
+            failure = RelayError(f"the stream broke off ({cause})")
             failure.__cause__ = error
             self._fail(failure)
         finally:
@@ -238,7 +243,7 @@ class Shell(Generic[Machine]):
         socket.stop()
         with contextlib.suppress(ConnectionClosed, OSError, TimeoutError):
             socket.write(self._machine.data_to_send())  # what the other end should know
-            await socket.close(code)
+            await socket.leave(code)
 
     def _kick(self) -> None:
         """Write what there is. While the line is full, values gather, and then share frames."""

@@ -83,6 +83,25 @@ class Wire(ClientConnection):
         elif messages:
             self.transport.write(b"".join([masked(message, os.urandom(4)) for message in messages]))
 
+    async def leave(self, code: int) -> None:
+        """Close the connection. No socket is left behind, also where the wait for its end is late or cancelled.
+
+        One that is closing or closed is only waited for: `websockets` would abort its transport, and one of asyncio
+        that is gone already may fail of that with an AttributeError.
+
+        Raises:
+            TimeoutError: the other end did not close in time.
+        """
+        try:
+            if self.protocol.state is OPEN:
+                await self.close(code)
+            else:
+                async with asyncio.timeout(self.close_timeout):
+                    await self.wait_closed()
+        finally:
+            if not self.connection_lost_waiter.done():
+                self.transport.abort()
+
     # For the event loop
 
     def data_received(self, data: bytes) -> None:

@@ -100,12 +100,13 @@ class TestCutter:
 class Relay:
     """Answers a handshake, and then writes what it was given, in the pieces that it was given."""
 
-    def __init__(self, after: bytes, size: int = 1 << 20) -> None:
+    def __init__(self, after: bytes = b"", size: int = 1 << 20, serving=None) -> None:
         self.after, self.size = after, size
         self.got = bytearray()
+        self.serving = serving or self.serve
 
     async def __aenter__(self):
-        self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
+        self.server = await asyncio.start_server(self.serving, "127.0.0.1", 0)
         self.link = Link(
             f"http://127.0.0.1:{self.server.sockets[0].getsockname()[1]}", CHANNEL, "consumer", "capability"
         )
@@ -115,14 +116,7 @@ class Relay:
         self.server.close()
 
     async def serve(self, reader, writer):
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        key = next(line.split(": ")[1] for line in head.split("\r\n") if line.startswith("Sec-WebSocket-Key"))
-        accepted = base64.b64encode(hashlib.sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode()).digest())
-        answer = (
-            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            b"Sec-WebSocket-Protocol: aiflow-relay.1\r\nSec-WebSocket-Accept: " + accepted + b"\r\n\r\n"
-        )
-        line = answer + self.after
+        line = await self.answer(reader) + self.after
         with contextlib.suppress(ConnectionError):
             for at in range(0, len(line), self.size):
                 writer.write(line[at : at + self.size])
@@ -133,6 +127,18 @@ class Relay:
                 if 0x88 in data[:1]:  # a close
                     break
         writer.close()
+
+    async def accept(self, reader, writer):
+        writer.write(await self.answer(reader))
+
+    async def answer(self, reader):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        key = next(line.split(": ")[1] for line in head.split("\r\n") if line.startswith("Sec-WebSocket-Key"))
+        accepted = base64.b64encode(hashlib.sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode()).digest())
+        return (
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Protocol: aiflow-relay.1\r\nSec-WebSocket-Accept: " + accepted + b"\r\n\r\n"
+        )
 
 
 class TestWire:
@@ -229,6 +235,49 @@ class TestWire:
                 patch.setattr("aiflow_jupyter.relay.link.Wire", Early)
                 with pytest.raises(RelayUnreachable):
                     await relay.link.connect()
+
+    async def test_a_line_that_ends_with_something_still_to_be_written_is_left_as_any_other(self):
+        full, read = asyncio.Event(), asyncio.Event()
+
+        async def half_close(reader, writer):
+            await relay.accept(reader, writer)
+            await full.wait()
+            writer.write_eof()
+            await read.wait()
+            await reader.read()
+            writer.close()
+
+        async with Relay(serving=half_close) as relay:
+            wire = await relay.link.connect()
+            wire.write([bytes(60_000)] * 200)  # more than a line takes that nobody reads
+            full.set()
+            async with asyncio.timeout(10):
+                while wire.protocol.state is not State.CLOSED:
+                    await asyncio.sleep(0.001)
+                read.set()
+                with pytest.raises(ConnectionClosed):
+                    await wire.left()
+                await wire.wait_closed()
+                await wire.leave(4001)
+
+    async def test_who_is_cancelled_while_a_relay_does_not_close_leaves_no_socket_behind(self):
+        async def mute(reader, writer):
+            await relay.accept(reader, writer)
+            with contextlib.suppress(ConnectionError):
+                while await reader.read(4096):
+                    pass
+            writer.close()
+
+        async with Relay(serving=mute) as relay:
+            wire = await relay.link.connect()
+            leaving = asyncio.create_task(wire.leave(4001))
+            while wire.protocol.state is State.OPEN:
+                await asyncio.sleep(0)
+            leaving.cancel()
+            async with asyncio.timeout(10):
+                with pytest.raises(asyncio.CancelledError):
+                    await leaving
+                await wire.wait_closed()
 
     async def test_masks_each_message_anew(self):
         async with Relay(b"") as relay:
