@@ -18,6 +18,7 @@ time, and the one before it is closed by then.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
@@ -30,7 +31,7 @@ from aiflow_jupyter.runtime.source import Message, Request
 from aiflow_jupyter.tiers.attempt import Attempt
 from aiflow_jupyter.tiers.booking import Aside, Books
 from aiflow_jupyter.tiers.choosing import Choice, Chooser, Routing
-from aiflow_jupyter.tiers.counting import TokenCounter
+from aiflow_jupyter.tiers.counting import TokenCounter, estimate
 from aiflow_jupyter.tiers.decision import Candidate, Decision
 from aiflow_jupyter.tiers.health import Health
 from aiflow_jupyter.tiers.terms import Fitted, Fitter, Intent, Judge, Ledger, Misfit, Tier, TierName
@@ -327,6 +328,8 @@ def _room(request: Request, tier: Tier) -> int:
 def _worst(request: Request, tier: Tier, candidate: Candidate, tokens: int) -> None:
     """Note the most that an answer takes and costs."""
     output = _room(request, tier)
+    if request.tools:  # a server reads their schemas with the chat
+        tokens += estimate(json.dumps(request.tools, default=str))
     if _asked(request) is None and tier.window is not None:
         output = max(output, min(tier.max_output, tier.window - tokens))
     several = request.extra.get("n", 1)

@@ -626,6 +626,12 @@ async def test_max_tokens_in_further_fields_count_in_the_worst_case():
     assert intent.most > 10_000 * 10.0 / 1e6
 
 
+async def test_the_schemas_of_functions_count_in_the_worst_case():
+    tools = ({"type": "function", "function": {"name": "look", "description": "word " * 4_000}},)
+    plain, calling = [await router(actors(), fields=PRICED).explain(HI, tools=each) for each in ((), tools)]
+    assert calling.candidate("cloud").most - plain.candidate("cloud").most > 4_000 * 1.0 / 1e6
+
+
 async def test_a_budget_in_the_real_ledger_holds(tmp_path):
     ledger = SqliteLedger(Database(tmp_path / "aiflow.db"), lambda: Budgets(day=0.0105))
     of = actors()
