@@ -27,10 +27,9 @@ def cost(*, by: str, since: str, as_json: bool, release: str | None) -> None:
 
     The budget of a notebook is for notebooks: what is asked in a terminal is booked to none.
     """
-    from aiflow_jupyter.errors import ConfigError
     from aiflow_jupyter.tiers.booking import notebook_of_session
     from aiflow_jupyter.tiers.config import load
-    from aiflow_jupyter.tiers.costs import table
+    from aiflow_jupyter.tiers.costs import told
     from aiflow_jupyter.tiers.database import Database
     from aiflow_jupyter.tiers.ledger import SqliteLedger
 
@@ -40,20 +39,15 @@ def cost(*, by: str, since: str, as_json: bool, release: str | None) -> None:
         if all(each.id != release for each in ledger.open()):
             raise click.UsageError(f"nothing is under way that is called {release!r}")
         ledger.release(release)
-    rows, under_way = ledger.report(cast("Group", by), since=since), ledger.open()
+    text, rows = told(ledger, cast("Group", by), since, notebook_of_session())
     if database.moved is not None:
         click.echo(f"the file was damaged; it is kept as {database.moved}", err=True)
     if as_json:
         budgets = [asdict(each) for each in ledger.left(notebook_of_session())]
-        shown = {"rows": [asdict(row) for row in rows], "open": [asdict(each) for each in under_way]}
+        shown = {"rows": [asdict(row) for row in rows], "open": [asdict(each) for each in ledger.open()]}
         click.echo(json.dumps({"by": by, **shown, "budgets": budgets}))
-        return
-    try:
-        left = ledger.left(notebook_of_session())
-    except ConfigError as error:  # what was spent can be said without the settings
-        click.echo(table(rows, by, under_way, since=since))
-        raise error from None
-    click.echo(table(rows, by, under_way, left, since=since))
+    else:
+        click.echo(text)
 
 
 @click.command()
@@ -122,9 +116,7 @@ def _trust(file: Path, *, yes: bool) -> None:
         return
     click.echo(f"{file.resolve()} would be allowed to set, as if it were your own file:\n")
     for path, value in wanted:
-        click.echo(
-            f"  {plain(named(path))} = {plain(json.dumps(value, default=str, ensure_ascii=False))}{_of(path)}"
-        )
+        click.echo(f"  {plain(named(path))} = {plain(json.dumps(value, default=str, ensure_ascii=False))}{_of(path)}")
     click.echo("\nWhoever wrote it decides where your questions go, and with which of your keys.")
     if not yes:
         click.confirm("Trust this file, as it is now?", abort=True)

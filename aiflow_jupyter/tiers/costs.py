@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
-from aiflow_jupyter.errors import plain
-from aiflow_jupyter.tiers.ledger import Left, Open, Row
+from aiflow_jupyter.errors import ConfigError, plain
+from aiflow_jupyter.tiers.ledger import Group, Left, Open, Row, SqliteLedger
 
 _BAR: Final = 320
 _AMOUNTS: Final = 250
@@ -24,6 +24,24 @@ def amount(value: float, currency: str) -> str:
     """An amount of money, as exact as it is small."""
     digits = 2 if value >= 1 or not value else 4
     return f"{value:.{digits}f} {currency}"
+
+
+def told(ledger: SqliteLedger, by: Group, since: str, notebook: str) -> tuple[str, list[Row]]:
+    """What a ledger has, as text, and the rows of it.
+
+    Args:
+        ledger: reads the settings for what is left of the budgets; what was spent is told without them, too.
+        by: what to add up by.
+        since: the first day, see `SqliteLedger.report`.
+        notebook: the one that asks, empty for none.
+    """
+    rows = ledger.report(by, since=since)
+    left, problem = [], ""
+    try:
+        left = ledger.left(notebook)
+    except ConfigError as error:
+        problem = f"\nwhat is left of the budgets is not known: {error.message}"
+    return table(rows, by, ledger.open(), left, since=since) + problem, rows
 
 
 def table(
