@@ -22,7 +22,7 @@ from aiflow_jupyter.tiers.decision import Candidate, Charge, Decision, Fallback
 from aiflow_jupyter.tiers.health import Pass
 from aiflow_jupyter.tiers.terms import Tier
 
-_UNREACHED: Final = frozenset({"AF701", "AF703", "AF704", "AF705", "AF706", "AF707", "AF708", "AF710"})
+_UNREACHED: Final = frozenset({"AF701", "AF703", "AF704", "AF705", "AF706", "AF707", "AF710"})
 """Errors of a server that was not reached, or that refused: nothing is paid for them (but see `_may_be_read`)."""
 _THE_REQUESTS: Final = frozenset({"AF704", "AF706"})
 """Errors that say nothing of the tier's health: no such model, a request that is refused."""

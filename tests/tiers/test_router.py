@@ -586,7 +586,14 @@ async def test_what_never_got_through_costs_nothing():
 
 @pytest.mark.parametrize(
     ("script", "how"),
-    [([DOWN], "released"), ([FAILED], "released"), ([CUT], "settled"), (["a", FAILED], "settled"), ([...], "settled")],
+    [
+        ([DOWN], "released"),
+        ([FAILED], "released"),
+        ([ProviderError("an answer that is no stream", code="AF708")], "settled"),
+        ([CUT], "settled"),
+        (["a", FAILED], "settled"),
+        ([...], "settled"),
+    ],
 )
 async def test_only_what_never_got_through_is_released(script, how):
     book = Book()
