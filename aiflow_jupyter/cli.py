@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from aiflow_jupyter.errors import AiflowError, plain
-from aiflow_jupyter.trace_command import question_options
+from aiflow_jupyter.trace_command import question_argument, question_options
 
 if TYPE_CHECKING:
     from aiflow_jupyter.graph.signatures import Signatures
@@ -56,7 +56,7 @@ class _Group(click.Group):
             click.echo(str(error), err=True)
             raise SystemExit(1) from None
         except KeyboardInterrupt:
-            click.echo("stopped", err=True)
+            click.echo("cancelled", err=True)
             raise SystemExit(130) from None
 
 
@@ -105,7 +105,7 @@ def demo(*, as_json: bool, prompt: str | None) -> None:
 
 
 @main.command()
-@click.argument("question")
+@question_argument
 @question_options
 @click.option("--why", is_flag=True, help="Say who answered and why.")
 @click.option("--explain", is_flag=True, help="Say who would answer and why, and don't ask.")
@@ -121,12 +121,10 @@ def ask(
     no_store: bool,
     **options: Any,
 ) -> None:
-    """Ask a question; the answer streams to the terminal, and what is waited for is said on stderr."""
+    """Ask a question (- is standard input); the answer streams to stdout, what is waited for is said on stderr."""
     from aiflow_jupyter.tiers.conversation.store import Conversations, asking, staying
     from aiflow_jupyter.tiers.terms import strictest
 
-    if not question.strip():
-        raise click.UsageError("the question is empty")
     messages, book = asking(question, system), Conversations()
     if conversation is not None:
         asked = book.asked(conversation, question, system=system)
@@ -140,7 +138,7 @@ def ask(
         click.echo(plain(str(decision)))
         return
     answer, text = _with_router(lambda router: _ask(router, messages, options))
-    click.echo(f"\n{plain(answer.badge())}", err=True)
+    click.echo(plain(answer.badge()), err=True)
     if answer.remark:
         click.echo(plain(answer.remark), err=True)
     if why and answer.decision is not None:
@@ -166,51 +164,60 @@ async def _ask(router: Provider, messages: tuple[Message, ...], options: dict[st
 
     said: list[str] = []
     answer = Answer("ask", "0", started=time.perf_counter_ns())
-    waiting = _Waiting()
+    shown = _Shown()
     try:
         async with aclosing(
-            router.stream(Request(messages, report=waiting.say, decided=answer.decide, **options))
+            router.stream(Request(messages, report=shown.wait, decided=answer.decide, **options))
         ) as events:
             async for event in events:
                 answer.note(event)
                 if event.kind == "restart":
-                    click.echo("\n" if waiting.mid_line else "", nl=False)
+                    shown.end_line()
                     click.echo("[the answer broke off; another tier begins it anew]", err=True)
                     said.clear()
                 if event.kind == "token" and event.phase != "reasoning":
-                    waiting.say("")
-                    click.echo(plain(event.payload), nl=False)
+                    shown.text(event.payload)
                     said.append(event.payload)
-                    waiting.mid_line = not event.payload.endswith("\n")
     finally:
-        waiting.say("")
+        shown.end_line()
     return answer, "".join(said)
 
 
-class _Waiting:
-    """What is being waited for, on stderr: rewritten in place on a terminal, else a line for each new state.
-
-    Attributes:
-        mid_line: text of the answer stands on the terminal's last line, which is not to be overwritten.
-    """
+class _Shown:
+    """An answer on stdout; on stderr what is being waited for, rewritten in place on a terminal, else a line each."""
 
     def __init__(self) -> None:
-        self.mid_line = False
+        self._mid_line = False
         self._live = sys.stderr.isatty()
-        self._said = ""
+        self._waited = ""
 
-    def say(self, words: str) -> None:
+    def text(self, text: str) -> None:
+        """Show a piece of the answer."""
+        self.wait("")
+        if text := plain(text):
+            click.echo(text, nl=False)
+            self._mid_line = not text.endswith("\n")
+
+    def end_line(self) -> None:
+        """End the answer's last line, whatever came of it: what is said next is no part of it."""
+        self.wait("")
+        if self._mid_line:
+            click.echo()
+            self._mid_line = False
+
+    def wait(self, words: str) -> None:
         """Say what is waited for now; nothing takes the words away."""
         words = plain(words)
         if self._live:
-            if words and not self._said and self.mid_line and sys.stdout.isatty():
-                click.echo("\n", nl=False, err=True)
-            if words or self._said:
+            if words and not self._waited and self._mid_line and sys.stdout.isatty():
+                click.echo(err=True)  # the answer's last line is not to be overwritten
+                self._mid_line = False
+            if words or self._waited:
                 click.echo(f"\r\x1b[K{words} ..." if words else "\r\x1b[K", nl=False, err=True)
-            self._said = words
-        elif words and (kind := re.sub(r"\d+", "", words)) != self._said:
+            self._waited = words
+        elif words and (kind := re.sub(r"\d+", "", words)) != self._waited:
             click.echo(f"{words} ...", err=True)
-            self._said = kind
+            self._waited = kind
 
 
 @main.group()
@@ -478,7 +485,7 @@ class _Stopping:
         if self.told:
             if sys.stdout.isatty():
                 os.write(1, b"\x1b[?25h")  # a live view hides the cursor
-            os.write(2, b"\nstopped at once; what was open was not closed\n")
+            os.write(2, b"\ncancelled at once; what was open was not closed\n")
             os._exit(130)
         self.told = True
         if self.task is None:

@@ -8,6 +8,7 @@ the time that `--service` declares.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import asdict
@@ -69,6 +70,24 @@ def question_options(command: F) -> F:
     return command
 
 
+def _question(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str:
+    """The question of an argument; that of standard input where it is `-`, or where there is none and a pipe is."""
+    piped = sys.stdin is not None and not sys.stdin.isatty()
+    if value == "-" or (value is None and piped):
+        from aiflow_jupyter.graph.command import content
+
+        value = content(Path("-")).strip("\n")
+    if value is None:
+        raise click.UsageError("name a QUESTION, or - for standard input")
+    if not value.strip():
+        raise click.UsageError("the question is empty")
+    return value
+
+
+question_argument = click.argument("question", required=False, callback=_question)
+"""The question of a command, or `-` for standard input."""
+
+
 def command(with_router: WithRouter) -> click.Command:
     """The command, with what runs a job that asks a model."""
 
@@ -77,18 +96,16 @@ def command(with_router: WithRouter) -> click.Command:
         """Recorded answers: record one with its times, show it, and run graphs on it."""
 
     @trace.command()
-    @click.argument("question")
+    @question_argument
     @click.option("-o", "--out", type=_PATH, required=True, help="The file to make; it must not be there.")
     @question_options
     @click.option("--messages", is_flag=True, help="Record the question itself, not only its hash.")
     def record(question: str, out: Path, system: str | None, *, messages: bool, **options: Any) -> None:
-        """Ask a question, print the answer, and record it to a file."""
+        """Ask a question (- is standard input), print the answer, and record it to a file."""
         from aiflow_jupyter.tiers.conversation.store import asking
 
-        if not question.strip():
-            raise click.UsageError("the question is empty")
         summary = with_router(lambda router: _record(router, asking(question, system), out, options, messages=messages))
-        click.echo(f"\n{summary}", err=True)
+        click.echo(summary, err=True)
 
     @trace.command()
     @click.argument("file", type=_PATH)
@@ -132,13 +149,17 @@ async def _record(
     from aiflow_jupyter.runtime.trace import load
 
     recorder = Recorder(router, out, messages=messages)
+    mid_line = False
     try:
         async with aclosing(recorder.stream(Request(asked, **options))) as events:
             async for event in events:
-                if event.kind == "token" and event.phase != "reasoning":
+                if event.kind == "token" and event.phase != "reasoning" and event.payload:
                     click.echo(plain(event.payload), nl=False)
+                    mid_line = not event.payload.endswith("\n")
     finally:
         recorder.close()
+        if mid_line:
+            click.echo()
     if recorder.problem is not None:
         raise recorder.problem
     return plain(f"{out}: {_line(load(out).exchanges[0])}")

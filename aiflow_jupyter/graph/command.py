@@ -91,7 +91,7 @@ def commands(signatures: Callable[[], Signatures]) -> tuple[click.Command, click
 # -- files
 
 
-def _content(file: Path) -> str:
+def content(file: Path) -> str:
     """What a file holds, as text.
 
     Raises:
@@ -107,7 +107,7 @@ def _content(file: Path) -> str:
         reason = getattr(error, "strerror", None) or error
         raise CommandError(f"{file} can't be read: {reason}", code="AF808", hint="name a file, or -") from None
     if len(data) > MOST_BYTES:
-        raise CommandError(f"{file} has more than {MOST_BYTES:,} bytes", code="AF808", hint="no graph is that long")
+        raise CommandError(f"{file} has more than {MOST_BYTES:,} bytes", code="AF808", hint="nothing here is that long")
     try:
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -132,7 +132,7 @@ def _read(file: Path, name: str | None, signatures: Signatures) -> Parsed:
     """The same, with its mistakes as problems as far as the graph is known."""
     from aiflow_jupyter.graph.forms import load
 
-    return load(_content(file), name, signatures, default=_stem(file))
+    return load(content(file), name, signatures, default=_stem(file))
 
 
 def _stem(file: Path) -> str:

@@ -195,9 +195,9 @@ cli.main(["hang"])
 @pytest.mark.parametrize(
     ("command", "closing", "said"),
     [
-        ("cli._with_router(job)", "await asyncio.sleep(0)", "stopped"),
-        ("cli._with_router(job)", "interrupt()", "stopped at once; what was open was not closed"),
-        ("interrupt(); time.sleep(60)", "...", "stopped"),
+        ("cli._with_router(job)", "await asyncio.sleep(0)", "cancelled"),
+        ("cli._with_router(job)", "interrupt()", "cancelled at once; what was open was not closed"),
+        ("interrupt(); time.sleep(60)", "...", "cancelled"),
     ],
 )
 def test_the_first_interrupt_closes_what_is_open_and_a_second_one_waits_for_nothing(command, closing, said):
