@@ -50,6 +50,8 @@ class Request:
             event says in the stream; else what came is a part, and the rest an error. None leaves it to the settings.
         conversation: the name of the conversation that this is a turn of, empty for none.
         decided: handed the decision about who answers, once it has been made; its `str` is for people.
+        patience: seconds for which a server that can't be reached is tried again before it has failed, None for as long
+            as its tier's settings say. The router sets it where another tier may take over.
     """
 
     messages: tuple[Message, ...]
@@ -68,6 +70,7 @@ class Request:
     restart: bool | None = None
     conversation: str = ""
     decided: Callable[[Any], None] | None = None
+    patience: float | None = None
 
 
 @runtime_checkable

@@ -24,6 +24,8 @@ from aiflow_jupyter.tiers.terms import Tier
 
 _UNREACHED: Final = frozenset({"AF701", "AF703", "AF704", "AF705", "AF706", "AF707", "AF710"})
 """Errors of a server that was not reached, or that refused: nothing is paid for them (but see `_may_be_read`)."""
+_QUIET_S: Final = 2.0  # until whoever asks is told of a tier that says nothing
+_STALE_S: Final = 6.0  # the same, of one that said something; the hpc tier itself says more before that
 _THE_REQUESTS: Final = frozenset({"AF704", "AF706"})
 """Errors that say nothing of the tier's health: no such model, a request that is refused."""
 
@@ -74,17 +76,16 @@ class Attempt:
             StreamCut: its answer broke off, or fell silent.
         """
         loop, tier = asyncio.get_running_loop(), self.tier
-        report = self.request.report
         limit: asyncio.Timeout | None = None
+        waiting = _Waiting(tier.name, self.request.report, loop)
 
-        def alive(waiting: str) -> None:
-            if waiting and limit is not None and not self._begun:
+        def alive(words: str) -> None:
+            if words and limit is not None and not self._begun:
                 limit.reschedule(loop.time() + tier.first_token_s)
-            if report is not None:
-                report(waiting)
+            waiting.said(words)
 
         self._sent_at = self._clock()
-        async with aclosing(tier.provider.stream(replace(self.request, report=alive))) as events:
+        async with waiting, aclosing(tier.provider.stream(replace(self.request, report=alive))) as events:
             while True:
                 limit = asyncio.timeout(tier.silence_s if self._begun else tier.first_token_s)
                 try:
@@ -96,6 +97,7 @@ class Attempt:
                     limit = None
                 if event is None:
                     break
+                waiting.stop()
                 self._note(event)
                 yield event
         if self.finish is None:
@@ -106,13 +108,14 @@ class Attempt:
         unhelpful = error.code in _THE_REQUESTS or isinstance(error, ConfigError)
         unpaid = error.code in _UNREACHED or isinstance(error, ConfigError)
         self._free = not self._begun and unpaid and not _may_be_read(error)
+        seconds = 0.0 if self._sent_at is None else (self._clock() - self._sent_at) / 1e9
         if unhelpful:
             self._passage.over()
         else:
-            self._passage.failed(error.message, error.retry_after if isinstance(error, ProviderError) else None)
+            rest_s = error.retry_after if isinstance(error, ProviderError) else None
+            self._passage.failed(error.message, rest_s, 0.0 if self._begun else seconds)
         self.candidate.state, self.candidate.reason = "failed", error.message
         decision.chosen, decision.model = None, ""
-        seconds = 0.0 if self._sent_at is None else (self._clock() - self._sent_at) / 1e9
         decision.fallbacks.append(Fallback(self.tier.name, error.code, error.message, seconds, self._begun))
 
     def learn(self, counter: TokenCounter) -> None:
@@ -182,3 +185,54 @@ def _may_be_read(error: AiflowError) -> bool:
     import httpx  # noqa: PLC0415 - loaded by then, where a provider uses it
 
     return isinstance(error.__cause__, httpx.ReadError | httpx.RemoteProtocolError)
+
+
+class _Waiting:
+    """Tells whoever asks what is waited for, also while the tier says nothing of it, until `stop` or the way out.
+
+    Args:
+        tier: the name of who is asked.
+        report: told in words; None where nobody listens.
+        loop: the time.
+    """
+
+    def __init__(self, tier: str, report: Callable[[str], None] | None, loop: asyncio.AbstractEventLoop) -> None:
+        self._tier = tier
+        self._report = report
+        self._loop = loop
+        self._words = ""
+        self._since = self._begun = loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+        self._over = report is None
+
+    async def __aenter__(self) -> None:
+        self._again(_QUIET_S)
+
+    async def __aexit__(self, *_: object) -> None:
+        self.stop()
+
+    def said(self, words: str) -> None:
+        """Pass on what the tier itself says."""
+        if self._report is not None:
+            self._report(words)
+        self._words, self._since = words, self._loop.time()
+        self._again(_STALE_S if words else _QUIET_S)
+
+    def stop(self) -> None:
+        """Say no more: the answer has begun, or is over."""
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _again(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._over:
+            self._timer = self._loop.call_later(seconds, self._tell)
+
+    def _tell(self) -> None:
+        now = self._loop.time()
+        words, since = (self._words, self._since) if self._words else (f"waiting for {self._tier}", self._begun)
+        if self._report is not None:
+            self._report(f"{words}, {now - since:.0f} s")
+        self._again(1.0)

@@ -1,9 +1,11 @@
 """Health: a circuit breaker for each tier, and how fast its last answers began.
 
-    closed ── `failures` within `window_s`, ──> open ── after `rest_s` ──> half-open
-      ^       no whole answer between            ^                            │ one request is let through
-      │                                          └──────── it failed ─────────┤
+    closed ── `failures` within `window_s`, ──> open ── after its rest ──> half-open
+      ^       no whole answer between;           ^                            │ one request is let through
+      │       or one that was long waited for    └──────── it failed ─────────┤
       └─────────────────── it began to answer ────────────────────────────────┘
+
+It rests for `rest_s`, and twice as long after each trial that failed, up to ten minutes.
 
 While a breaker is open, requests that have another way take it. Whoever is let through gets a `Pass` and says how it
 went, or only gives it back where it says nothing of the tier (the user cancelled).
@@ -22,6 +24,8 @@ from aiflow_jupyter.tiers.terms import TierName
 State = Literal["closed", "open", "half-open"]
 _LATENCIES: Final = 20
 _LONGEST_REST_S: Final = 600.0
+_DOUBLED: Final = 10  # times, at most: more than the longest rest takes
+_LONG_WAIT_S: Final = 5.0  # before a failure: nobody shall wait so long for the same again and again
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ class Breaker:
         self._open_until: int | None = None
         self._trial: Pass | None = None
         self._why = ""
+        self._trials = 0  # that failed since it opened
         self._latencies: deque[float] = deque(maxlen=_LATENCIES)
 
     def status(self) -> Status:
@@ -88,6 +93,7 @@ class Breaker:
         if self._open_until is not None:
             self._failed_at.clear()
             self._open_until = None
+            self._trials = 0
         self._latencies.append(latency_s)
 
     def ended(self) -> None:
@@ -95,16 +101,17 @@ class Breaker:
         self._failed_at.clear()
         self._why = ""
 
-    def failed(self, entered: Pass, why: str, rest_s: float | None) -> None:
+    def failed(self, entered: Pass, why: str, rest_s: float | None, waited_s: float) -> None:
         """See `Pass.failed`."""
         on_trial = self._trial is entered
         self.leave(entered)
         self._forget()
         self._failed_at.append(self._clock())
         self._why = why
-        if on_trial or rest_s is not None or len(self._failed_at) >= self._most:
-            rest = self._rest_s if rest_s is None else min(rest_s, _LONGEST_REST_S)
-            self._open_until = self._clock() + round(rest * 1e9)
+        if on_trial or rest_s is not None or waited_s > _LONG_WAIT_S or len(self._failed_at) >= self._most:
+            self._trials += on_trial
+            rest = self._rest_s * 2 ** min(self._trials, _DOUBLED) if rest_s is None else rest_s
+            self._open_until = self._clock() + round(min(rest, _LONGEST_REST_S) * 1e9)
 
     def leave(self, entered: Pass) -> None:
         """A request is through; if it was the one on trial, another one may be."""
@@ -136,15 +143,16 @@ class Pass:
             self._breaker.ended()
         self.over()
 
-    def failed(self, why: str, rest_s: float | None = None) -> None:
+    def failed(self, why: str, rest_s: float | None = None, waited_s: float = 0.0) -> None:
         """The tier failed.
 
         Args:
             why: in words.
             rest_s: for how long it wants to be left alone, None where it did not say.
+            waited_s: for how long its first token was waited for in vain, 0 where that had come.
         """
         if self._breaker is not None:
-            self._breaker.failed(self, why, rest_s)
+            self._breaker.failed(self, why, rest_s, waited_s)
         self._breaker = None
 
     def over(self) -> None:
@@ -161,7 +169,7 @@ class Health:
         clock: nanoseconds.
         failures: how many open a breaker.
         window_s: within how many seconds.
-        rest_s: how long an open breaker stays so.
+        rest_s: how long an open breaker stays so at first.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from aiflow_jupyter.errors import AiflowError, ConfigError, ProviderError
 from aiflow_jupyter.events import Event
@@ -38,6 +38,10 @@ from aiflow_jupyter.tiers.terms import Fitted, Fitter, Intent, Judge, Ledger, Mi
 
 if TYPE_CHECKING:
     from aiflow_jupyter.tiers.providers import ConfiguredRouter
+
+_PATIENCE_S: Final = 15.0
+"""A server that is started again is back by then, and whoever asks still waits; a large model that is being loaded
+takes minutes, which only whoever names its tier means to wait."""
 
 
 class NoTierError(ConfigError):
@@ -278,8 +282,15 @@ class Router:
             # The worst case holds only if the server is told of it.
             max_tokens=candidate.output if candidate.most and not _asked(request) else request.max_tokens,
             decided=None,
+            patience=self._patience(choice),
         )
         return Attempt(tier, candidate, sent, booking, passage, self._clock)
+
+    def _patience(self, choice: Choice) -> float | None:
+        """Seconds for which a server that can't be reached is tried again: few where somebody else could answer."""
+        given = choice.request.patience
+        others = _movable(choice) and any(self.health.status(each.tier).state != "open" for each in choice.left)
+        return _PATIENCE_S if others and given is None else given
 
     async def _would(self, choice: Choice, candidate: Candidate) -> bool:
         """Whether a candidate could be asked, as far as that can be told without doing anything."""

@@ -76,6 +76,27 @@ def test_a_trial_that_fails_opens_it_again(health, clock):
     fail(health, 3)
     clock.seconds = 100
     health.enter("local").failed("still down")
+    assert (state(health), health.status("local").retry_s) == ("open", 60)
+
+
+def test_it_rests_twice_as_long_after_each_trial_that_failed_until_one_begins_to_answer(health, clock):
+    fail(health, 3)
+    rests = []
+    for _ in range(6):
+        rests.append(health.status("local").retry_s)
+        clock.seconds += rests[-1]
+        health.enter("local").failed("still down")
+    assert rests == [30, 60, 120, 240, 480, 600]
+    clock.seconds += 600
+    health.enter("local").began(0.1)
+    fail(health, 3)
+    assert health.status("local").retry_s == 30
+
+
+def test_a_failure_that_was_long_waited_for_opens_it_at_once(health):
+    fail(health, waited_s=5.0)
+    assert state(health) == "closed"
+    fail(health, waited_s=5.1)
     assert (state(health), health.status("local").retry_s) == ("open", 30)
 
 
