@@ -170,15 +170,6 @@ def owned(spec: GraphSpec, shape: Shape, signature: Lookup) -> Weights:
 
 
 def _skew(shape: Shape, join: str, weights: Weights) -> int:
-    branches = branches_of(shape, join)
+    branches = shape.branches(join)
     ahead = 1 + max((weights.sum(branch) for branch in branches), default=0)
     return ahead * max(1, len(branches) - 1)
-
-
-def branches_of(shape: Shape, join: str) -> list[int]:
-    """For each edge into a node, the nodes that lead to it by that edge and not by every other one."""
-    sides = [shape.ancestors[shape.edges[index].source] for index in shape.into[join] if index not in shape.closing]
-    common = -1
-    for side in sides:
-        common &= side
-    return [side & ~common for side in sides]

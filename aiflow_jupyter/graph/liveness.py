@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from aiflow_jupyter.graph.bounds import branches_of, held, owned, skews_of
+from aiflow_jupyter.graph.bounds import held, owned, skews_of
 from aiflow_jupyter.graph.problems import counted
 from aiflow_jupyter.graph.review import Review
 from aiflow_jupyter.graph.shape import Weights
@@ -61,7 +61,7 @@ def _merges(review: Review) -> None:
             weights = owned(review.spec, shape, review.sure)
         sides = [shape.ancestors[shape.edges[index].source] for index in shape.into[node]]
         meeting = any(one & other for one, other in pairwise(sides))
-        needed = 1 + max(weights.sum(branch) for branch in branches_of(shape, node))
+        needed = 1 + max(weights.sum(branch) for branch in shape.branches(node))
         if meeting and held(spec, signature) < needed:
             review.found(
                 f"node {node!r} gives its inputs in the order of the source, and they come from one split: while it "

@@ -38,7 +38,7 @@ class _Policies:
         edges = review.shape.edges.values()
         after = [e.source for e in edges if bit[e.target] & self.effects and bit[e.source] & self.open]
         self.harming = review.shape.reached(after, backward=True, past=self.open) & self.open
-        self.paired = self._paired()
+        self.paired = review.shape.between(node for node in spec.nodes if (s := review.signature(node)) and s.pairs)
 
     def _judged(self) -> list[str]:
         """Where verdicts go from the nodes that give them: by a port of their own, where there is one."""
@@ -48,21 +48,6 @@ class _Policies:
             signature = review.signature(edge.source)
             if signature is not None and signature.verdicts and (signature.ports is None or review.silent(edge)):
                 found.append(edge.target)
-        return found
-
-    def _paired(self) -> int:
-        """The nodes that stand between a split and a join."""
-        shape = self.review.shape
-        found = 0
-        for node in self.review.spec.nodes:
-            signature = self.review.signature(node)
-            if signature is not None and signature.pairs:
-                sides = [shape.ancestors[shape.edges[index].source] for index in shape.into[node]]
-                common = -1
-                for side in sides:
-                    common &= side
-                for side in sides:
-                    found |= side & ~common
         return found
 
     def found(self, node: str, key: str, message: str, code: str, hint: str = "") -> None:

@@ -7,7 +7,8 @@ twenty thousand edges take milliseconds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import and_, or_
 
 from aiflow_jupyter.graph.spec import EdgeSpec, GraphSpec
 
@@ -119,6 +120,16 @@ class Shape:
                 parts.update(dict.fromkeys(self.members(part) if part != self.bit[node] else [node], part))
         closed = (self.edges[index] for index in self.feedback)
         return list(dict.fromkeys(parts[e.source] for e in closed if parts[e.source] == parts[e.target]))
+
+    def branches(self, join: str) -> list[int]:
+        """For each edge into a node, the nodes that lead to it by that edge and not by every other one."""
+        sides = [self.ancestors[self.edges[index].source] for index in self.into[join] if index not in self.closing]
+        common = reduce(and_, sides, -1)
+        return [side & ~common for side in sides]
+
+    def between(self, joins: Iterable[str]) -> int:
+        """The set of the nodes that stand between a split and one of some joins."""
+        return reduce(or_, (branch for join in joins for branch in self.branches(join)), 0)
 
     def members(self, nodes: int) -> list[str]:
         """The nodes of a set, in the order of the graph."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Final
 
 from aiflow_jupyter.graph.bounds import bounds
@@ -21,7 +23,6 @@ from aiflow_jupyter.graph.spec import EdgeSpec, GraphSpec, NodeSpec
 from aiflow_jupyter.runtime.behaviour import Operator
 from aiflow_jupyter.runtime.edges import Entrance, TellingEntrance
 from aiflow_jupyter.runtime.endings import giving
-from aiflow_jupyter.runtime.topology import between, loops
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,8 @@ def _made(
     shape = Shape(spec)
     bound = {each.node: each for each in bounds(spec, {n: o.signature for n, o in operators.items()}, shape).nodes}
     joins = [node for node, signature in signatures.items() if signature is not None and signature.pairs]
-    partly, leading = between(shape, joins)
+    between = shape.between(joins)
+    leading = reduce(or_, (shape.ancestors[join] & ~shape.bit[join] for join in joins), 0)
     nodes = {}
     for node, declared in spec.nodes.items():
         signature = signatures[node]
@@ -147,12 +149,12 @@ def _made(
             giving(shape, sources) if len(sources) > 1 else None,
             bound[node].events,
             _entrance(signature, declared),
-            says and node in partly,
-            says and node in leading,
+            says and bool(between & shape.bit[node]),
+            says and bool(leading & shape.bit[node]),
         )
     closed = [
         Loop(tuple(part), frozenset(shape.edges[index].target for index in shape.feedback) & frozenset(part))
-        for part in loops(shape)
+        for part in map(shape.members, shape.loops)
     ]
     return Plan(nodes, shape, tuple(closed))
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aiflow_jupyter.graph.bounds import bounds, skew
+from aiflow_jupyter.graph.shape import Shape
 from tests.graph.signature_table import TABLE, parsed
 
 
@@ -119,3 +120,11 @@ def test_no_order_of_steps_takes_a_branch_further_ahead_than_the_skew(branches, 
             if serving[branch][stage] is None and waiting[branch][stage]:
                 serving[branch][stage] = waiting[branch][stage].popleft()
         assert max(arrived) - min(arrived) <= limit
+
+
+def test_between_a_split_and_a_join_stand_the_nodes_of_some_branches_and_not_of_all():
+    text = "a = map(f)\ns = map(f)\nb = map(f)\nc = map(f)\nj = join()\nd = map(f)\na -> s -> b -> c -> j -> d\ns -> j"
+    shape = Shape(spec(text))
+    assert shape.members(shape.between(["j"])) == ["b", "c"]
+    assert shape.members(shape.between(["d"])) == []
+    assert shape.members(shape.between([])) == []
