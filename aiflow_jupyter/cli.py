@@ -315,7 +315,10 @@ def doctor(*, as_json: bool) -> None:
 @main.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @click.pass_context
 def lab(context: click.Context) -> None:
-    """Open JupyterLab on the quickstart; further options go to JupyterLab."""
+    """Open JupyterLab on examples/quickstart.ipynb, written into this folder if it is not there.
+
+    Further options go to JupyterLab: aiflow lab --port 8899 --no-browser.
+    """
     from aiflow_jupyter.notebook.lab import open_lab
 
     raise SystemExit(open_lab(context.args))

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
+
 from aiflow_jupyter.errors import CommandError
 
 NOTEBOOK = Path("examples", "quickstart.ipynb")
@@ -29,19 +31,23 @@ def shipped() -> Path:
 
 
 def open_lab(arguments: Sequence[str]) -> int:
-    """Open JupyterLab on `examples/quickstart.ipynb` of the working directory, copied there if it is not.
+    """Become JupyterLab, opened on `examples/quickstart.ipynb` of the working directory, written there if it is not.
+
+    A process that is replaced leaves none behind, whatever ends it. Windows has no such thing: there JupyterLab is a
+    process of its own.
 
     Args:
-        arguments: further options for JupyterLab.
+        arguments: further options for JupyterLab, as `--port=8899` or `--port 8899`.
 
     Returns:
-        JupyterLab's exit code.
+        JupyterLab's exit code, on Windows.
 
     Raises:
         CommandError: JupyterLab is not installed, the notebook can't be copied, or an argument is no option.
     """
-    stray = next((argument for argument in arguments if not argument.startswith("-")), None)
-    if stray is not None:
+    for before, stray in zip(["", *arguments], arguments, strict=False):
+        if stray.startswith("-") or (before.startswith("-") and "=" not in before):  # a value behind its option
+            continue
         raise CommandError(f"unexpected argument {stray!r}", code="AF811", hint=f"aiflow lab opens {NOTEBOOK}")
     if importlib.util.find_spec("jupyterlab") is None:
         raise CommandError("JupyterLab is not installed here", code="AF811", hint="pip install jupyterlab")
@@ -55,7 +61,12 @@ def open_lab(arguments: Sequence[str]) -> int:
                 code="AF811",
                 hint="change to a folder that you may write to",
             ) from error
+        click.echo(f"the quickstart was written to {NOTEBOOK.absolute()}; it is yours to change", err=True)
     # The kernelspec starts `python`: this interpreter's folder comes first, whether or not its environment is active.
     environment = dict(os.environ, PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
     opens = f"--LabApp.default_url=/lab/tree/{NOTEBOOK.as_posix()}"
-    return subprocess.call([sys.executable, "-m", "jupyterlab", opens, *arguments], env=environment)  # noqa: S603
+    command = [sys.executable, "-m", "jupyterlab", opens, *arguments]
+    if sys.platform != "win32":
+        sys.stdout.flush()
+        os.execve(command[0], command, environment)  # noqa: S606
+    return subprocess.call(command, env=environment)  # noqa: S603

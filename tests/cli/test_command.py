@@ -225,6 +225,32 @@ def test_lab_opens_the_quickstart_with_this_python_and_hands_options_on(no_lab, 
     assert json.loads(copied.read_text("utf-8"))["cells"]
 
 
+def test_lab_says_what_it_writes_into_the_folder(no_lab, tmp_path):
+    assert f"written to {tmp_path / 'examples' / 'quickstart.ipynb'}" in aiflow("lab", cwd=tmp_path, **no_lab).stderr
+    assert aiflow("lab", cwd=tmp_path, **no_lab).stderr == ""
+
+
+def test_lab_takes_the_value_of_an_option_behind_a_space(no_lab, tmp_path):
+    done = aiflow("lab", "--port", "8899", "--no-browser", cwd=tmp_path, **no_lab)
+    assert json.loads(done.stdout)[0][1:] == ["--port", "8899", "--no-browser"]
+
+
+@pytest.mark.parametrize("words", [["notes.ipynb"], ["--port=1", "notes.ipynb"], ["--port", "1", "notes.ipynb"]])
+def test_lab_refuses_a_word_that_is_no_option(no_lab, tmp_path, words):
+    message = one_message(aiflow("lab", *words, cwd=tmp_path, **no_lab))
+    assert "unexpected argument 'notes.ipynb'" in message
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows can't replace a process")
+def test_lab_leaves_nothing_behind_whatever_ends_it(no_lab, tmp_path):
+    """It has become JupyterLab: there is one process, not two."""
+    (Path(no_lab["PYTHONPATH"]) / "jupyterlab" / "__main__.py").write_text("import os\nprint(os.getpid())")
+    with subprocess.Popen(
+        [str(COMMAND), "lab"], stdout=subprocess.PIPE, text=True, cwd=tmp_path, env={**os.environ, **no_lab}
+    ) as lab:
+        assert int(lab.stdout.read()) == lab.pid
+
+
 def test_lab_leaves_a_quickstart_that_is_there_alone(no_lab, tmp_path):
     mine = tmp_path / "examples" / "quickstart.ipynb"
     mine.parent.mkdir()
