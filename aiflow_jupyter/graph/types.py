@@ -24,10 +24,11 @@ PAYLOADS: Final[Mapping[str, type]] = MappingProxyType(
         "tool_call": ToolCall,
         "tool_result": ToolResult,
         "retrieval": Retrieval,
+        "label": str,
         "usage": Usage,
     }
 )
-"""The payload types of the kinds that have one of their own; a `label` or a `value` may be anything."""
+"""The payload types of the kinds that have one of their own; a `value` may be anything."""
 
 INJECTED: Final[Mapping[str, Any]] = MappingProxyType(
     {"str": str, "int": int, "float": float, "bool": bool, "list": list, "dict": dict, "any": Any}
@@ -63,8 +64,6 @@ class Stream:
         found: list[Any] = [PAYLOADS[kind] for kind in sorted(self.kinds) if kind in PAYLOADS]
         if "value" in self.kinds:
             found += self.value
-        if "label" in self.kinds:
-            found.append(Any)
         return tuple({id(each): each for each in found}.values())
 
     def plus(self, other: Stream) -> Stream:

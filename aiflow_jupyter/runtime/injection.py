@@ -6,25 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from aiflow_jupyter.errors import CommandError
-from aiflow_jupyter.events import DATA, TEXT, Kind, Retrieval, ToolCall, ToolFragment, ToolResult
+from aiflow_jupyter.events import DATA, TEXT, Kind
 from aiflow_jupyter.graph.spec import GraphSpec
+from aiflow_jupyter.graph.types import INJECTED, PAYLOADS
 from aiflow_jupyter.runtime.behaviour import Operator
 
-_PAYLOADS: Final[Mapping[str, type | tuple[type, ...]]] = {
-    "token": str,
-    "chunk": str,
-    "tool_fragment": ToolFragment,
-    "tool_call": ToolCall,
-    "tool_result": ToolResult,
-    "retrieval": Retrieval,
-    "label": str,
-    "str": str,
-    "int": int,
-    "float": (int, float),
-    "bool": bool,
-    "list": (list, tuple),
-    "dict": Mapping,
-}
+_ALSO: Final[Mapping[Any, Any]] = {float: (int, float), list: (list, tuple), dict: Mapping}
+"""What is as good as a type that a graph names."""
 
 
 def kind_of(spec: GraphSpec, node: str, value: Any, operators: Mapping[str, Operator]) -> Kind:
@@ -35,9 +23,9 @@ def kind_of(spec: GraphSpec, node: str, value: Any, operators: Mapping[str, Oper
     """
     declared = spec.inject.get(node)
     if declared is not None:
-        expected = _PAYLOADS.get(declared)
+        expected = PAYLOADS.get(declared) or INJECTED.get(declared, Any)
         wrong_bool = isinstance(value, bool) and declared in ("int", "float")
-        if expected is not None and (not isinstance(value, expected) or wrong_bool):
+        if expected is not Any and (not isinstance(value, _ALSO.get(expected, expected)) or wrong_bool):
             raise CommandError(f"node {node!r} takes {declared} from outside, not {type(value).__name__}", code="AF807")
         if declared in DATA:
             return cast("Kind", declared)
@@ -46,7 +34,7 @@ def kind_of(spec: GraphSpec, node: str, value: Any, operators: Mapping[str, Oper
     if takes is None or "value" in takes:
         return "value"
     for kind in ("chunk", "token", "tool_result", "tool_call", "tool_fragment", "retrieval"):
-        if kind in takes and isinstance(value, _PAYLOADS[kind]):
+        if kind in takes and isinstance(value, PAYLOADS[kind]):
             return cast("Kind", kind)
     wanted = " or ".join(sorted("text" if kind in TEXT else kind for kind in takes))
     raise CommandError(f"node {node!r} takes {wanted}, not {type(value).__name__}", code="AF807")
