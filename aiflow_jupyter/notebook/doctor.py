@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -112,7 +113,7 @@ def _jupyter() -> Iterator[Finding]:
     command = shutil.which("jupyter")
     if command is None:
         yield Finding("front end", "no `jupyter` on the PATH", mend="start it with: aiflow lab")
-    elif Path(command).resolve().parent != Path(sys.executable).resolve().parent and not _same(command):
+    elif not _ours(command):
         yield Finding(
             "front end",
             f"`jupyter` on the PATH is {command}, of another environment than this one",
@@ -122,13 +123,24 @@ def _jupyter() -> Iterator[Finding]:
         yield Finding("front end", command)
 
 
-def _same(command: str) -> bool:
-    """Whether a `jupyter` script runs this interpreter, whatever folder it stands in."""
+def _ours(command: str) -> bool:
+    """Whether a `jupyter` is of this environment: it stands beside this interpreter, or one that does runs it.
+
+    The interpreters themselves say nothing: an environment has several names for one, several environments share one.
+    """
+    here = Path(sys.executable).parent.resolve()
+    if here in (Path(command).parent.resolve(), Path(command).resolve().parent):
+        return True
     try:
-        first = Path(command).read_bytes().splitlines()[0].decode(errors="replace")
-    except (OSError, IndexError):
+        with Path(command).open("rb") as script:
+            head = script.read(2_000).decode(errors="replace").split("\n")[:2]  # the second where a shell starts it
+    except OSError:
         return False
-    return first.removeprefix("#!").strip() == sys.executable
+    interpreter = _INTERPRETER.search("\n".join(head))
+    return interpreter is not None and Path(interpreter[1]).resolve() == here
+
+
+_INTERPRETER = re.compile(r"(/[^\"'\n]*)/python[\d.]*")
 
 
 def _proxies() -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -89,11 +90,45 @@ def test_a_front_end_of_another_environment_is_a_note(monkeypatch, tmp_path):
     assert "aiflow lab" in finding.mend
 
 
-def test_a_script_elsewhere_that_runs_this_python_is_of_this_environment(monkeypatch, tmp_path):
+SHELL_HEAD = """#!/bin/sh
+'''exec' "{}/python3.11" "$0" "$@"
+' '''"""
+"""What pip writes where the path is too long for a first line, or has a space."""
+
+
+@pytest.mark.parametrize("head", ["#!{}/python", "#!{}/python3", SHELL_HEAD])
+def test_a_script_elsewhere_that_runs_a_python_of_this_environment_is_of_it(monkeypatch, tmp_path, head):
     link = tmp_path / "jupyter"
-    link.write_text(f"#!{sys.executable}\n")
+    link.write_text(f"{head.format(Path(sys.executable).parent)}\n# -*- coding: utf-8 -*-\n")
     monkeypatch.setattr(doctor.shutil, "which", lambda name: str(link) if name == "jupyter" else None)
     assert not found("front end").mend
+
+
+@pytest.mark.parametrize("name", ["python", "python3"])
+@pytest.mark.parametrize("script", [b"#!/nowhere/python\n", b"MZ\x90\xff", None])
+def test_a_front_end_beside_any_of_this_environments_pythons_is_of_it(monkeypatch, tmp_path, name, script):
+    """A kernel is started as `python`, the command as `python3`: both are links to one that all environments share."""
+    for each in ("python", "python3"):
+        (tmp_path / each).symlink_to(Path(sys.executable).resolve())
+    command = tmp_path / "jupyter"
+    if script is not None:
+        command.write_bytes(script)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / name))
+    monkeypatch.setattr(doctor.shutil, "which", lambda _name: str(command))
+    (finding,) = [each for each in doctor._jupyter() if each.what == "front end"]
+    assert (finding.found, finding.mend) == (str(command), "")
+
+
+def test_an_environment_with_the_same_python_behind_it_is_another_one(monkeypatch, tmp_path):
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "python").symlink_to(Path(sys.executable).resolve())
+    command = tmp_path / "there" / "jupyter"
+    command.write_text(f"#!{tmp_path}/there/python\n")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "here" / "python"))
+    monkeypatch.setattr(doctor.shutil, "which", lambda _name: str(command))
+    (finding,) = [each for each in doctor._jupyter() if each.what == "front end"]
+    assert "another environment" in finding.found
 
 
 def test_no_front_end_is_a_note(monkeypatch):
