@@ -228,6 +228,8 @@ class PartitionedGuardian(WorkerGuardian):
             now = scheduler.clock()
             self.wait_ns += now - abs(taken.stamp)
             self.first_ns = self.first_ns or now
+            if self.lag_ns is not None:
+                self.lag_ns += now - event.time
             if self.waiters:
                 self._let_in(now)
                 scheduler.run_ready()

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aiflow_jupyter.errors import AiflowError, CommandError, RunCancelled, RunError, where_raised, words
-from aiflow_jupyter.events import Event
+from aiflow_jupyter.events import Event, Kind
 from aiflow_jupyter.graph.problems import nearest
 from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.runtime.answered import MOST_ANSWERS, Answered
@@ -110,7 +110,7 @@ class Run:
         self._started = self._ended = 0
         self._failed_node: str | None = None
         self._offers = 0
-        self._shut = False
+        self._shut = self._last = self._told_ends = False
         self._senders: set[_Sender] = set()
         self._closing: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
@@ -171,12 +171,16 @@ class Run:
             raise CommandError(
                 f"{to!r} is no input of the graph", code="AF806", hint=f"its inputs: {', '.join(inputs)}"
             )
-        kind_of(self.spec, to or inputs[0], value, self._operators)
+        node = to or inputs[0]
+        kind = kind_of(self.spec, node, value, self._operators)
         self._begin()
-        self._shut = not leave_open
-        await self._put_in(to or inputs[0], value)
+        self._last = not leave_open
+        try:
+            await self._put_in(node, kind, value)
+        finally:
+            self._last = False  # of a start that is given up the value was not the last one
         if not leave_open:
-            await self._end_inputs()
+            await self.close_inputs()
 
     async def offer(self, node: str, value: Any) -> None:
         """Put a value into a node's queue, by the node's policy; the first one begins the run.
@@ -193,23 +197,29 @@ class Run:
         guardian = self.guardians.get(node)
         if guardian is None:
             raise CommandError(f"no node is called {node!r}", code="AF806", hint=nearest(str(node), self.guardians))
-        kind_of(self.spec, node, value, self._operators)
+        kind = kind_of(self.spec, node, value, self._operators)
         self._begin()
         if guardian.done or guardian.closed:
             raise self._ended_error(node)
-        await self._put_in(node, value)
+        await self._put_in(node, kind, value)
 
     async def close_inputs(self) -> None:
-        """Nothing more is offered: once what was admitted is through, the run is done."""
-        if not self._shut:
-            self._shut = True
-            if self.state == "ready":
-                self._begin_now()
-            await self._end_inputs()
+        """Nothing more is offered: once what was admitted is through, the run is done.
 
-    async def _end_inputs(self) -> None:
+        Returns once what was offered before is in. Also where this wait is given up, the inputs close then.
+        """
+        self._shut = True
+        if self.state == "ready":
+            self._begin_now()
+        self._end_inputs()
         if waiting := [sender.future for sender in self._senders if sender.future is not None]:
-            await asyncio.wait(waiting)  # what was offered before goes in before the inputs close
+            await asyncio.wait(waiting)
+
+    def _end_inputs(self) -> None:
+        """Tell the inputs, once, that nothing more comes, as soon as that is so."""
+        if not self._shut or self._senders or self._told_ends or self.state != "running":
+            return
+        self._told_ends = True
         self._scheduler.enter(self, self._scheduler.clock())
         for node in self.spec.inputs():
             self.guardians[node].signal(Event("end", source="run"))
@@ -219,7 +229,7 @@ class Run:
         """See that the run takes something in, and is running from the first time on."""
         if self.state not in ("ready", "running"):
             raise self._over_error()
-        if self._shut:
+        if self._shut or self._last:
             raise RunError("the run's inputs are closed: it takes nothing in any more", code="AF605")
         if self.state == "ready":
             self._begin_now()
@@ -228,10 +238,9 @@ class Run:
         self.state = "running"
         self._started = self._scheduler.clock()
 
-    async def _put_in(self, node: str, value: Any) -> None:
+    async def _put_in(self, node: str, kind: Kind, value: Any) -> None:
         guardian = self.guardians[node]
         now = self._scheduler.clock()
-        kind = kind_of(self.spec, node, value, self._operators)
         event = Event(kind, value, self.conversation, "run", self._offers, now, str(self._offers))
         self._offers += 1
         sender = _Sender(self._scheduler.loop)
@@ -247,6 +256,7 @@ class Run:
                 raise
             finally:
                 self._senders.discard(sender)
+                self._end_inputs()
             if sender.pending or guardian.closed:
                 raise self._over_error() if self.state != "running" else self._ended_error(node)
         self._scheduler.run_ready()
@@ -489,7 +499,7 @@ class Run:
 
     def _may_change(self) -> bool:
         """Whether something outside the nodes may still bring the run on."""
-        return bool(self._timers) or self.paused or not self._shut
+        return bool(self._timers) or self.paused or not (self._shut or self._last)
 
     def _stuck(self, who: str) -> None:
         if self.state == "running":

@@ -7,17 +7,18 @@ from itertools import pairwise
 
 import pytest
 import virtual
-from graphs import Boom, Lab, Seen, burst, make_run, source
+from graphs import Boom, Lab, Seen, burst, make_run, source, spec_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aiflow_jupyter.errors import CommandError, RunCancelled, RunError
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph.builder import Flow
+from aiflow_jupyter.graph.signatures import OperatorSignature
 from aiflow_jupyter.graph.spec import Feedback
 from aiflow_jupyter.operators import OPERATORS, delegate, sink
 from aiflow_jupyter.operators import map as map_
-from aiflow_jupyter.runtime.behaviour import Behaviour
+from aiflow_jupyter.runtime.behaviour import Behaviour, Operator
 from aiflow_jupyter.runtime.run import Run
 from aiflow_jupyter.runtime.scheduler import Scheduler
 
@@ -91,6 +92,63 @@ def test_closing_the_inputs_of_a_run_that_never_began_ends_it():
         await run.close_inputs()
         assert (await run.wait()).complete
         assert seen.data == []
+
+    virtual.run(story)
+
+
+def test_a_start_that_was_given_up_leaves_the_inputs_open():
+    async def story(loop):
+        run, seen = chain(loop, "await", policies={"n0": {"queue": 1}})
+        for number in range(2):
+            await run.offer("n0", number)
+            await settled()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(run.start(2), 0.5)
+        await run.offer("n0", 3)
+        await run.close_inputs()
+        assert (await run.wait()).complete
+        assert seen.data == [0, 1, 3]
+
+    virtual.run(story)
+
+
+@pytest.mark.parametrize("ends", ["wait", "drain", "close_inputs"])
+def test_inputs_whose_closing_was_given_up_close_once_what_waits_is_in(ends):
+    async def story(loop):
+        run, seen = chain(loop, "await", policies={"n0": {"queue": 1}})
+        for number in range(2):
+            await run.offer("n0", number)
+            await settled()
+        offering = asyncio.ensure_future(run.offer("n0", 2))
+        await settled()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(run.close_inputs(), 0.5)
+        with pytest.raises(RunError, match="inputs are closed"):
+            await run.offer("n0", 3)
+        if ends == "close_inputs":
+            await run.close_inputs()
+        await asyncio.wait_for(run.cancel(drain=True) if ends == "drain" else run.wait(), 60)
+        await offering
+        assert run.state == "done"
+        assert seen.data == [0, 1, 2]
+
+    virtual.run(story)
+
+
+def test_inputs_close_although_the_last_offer_that_waited_was_given_up():
+    async def story(loop):
+        run, seen = chain(loop, "await", policies={"n0": {"queue": 1}})
+        for number in range(2):
+            await run.offer("n0", number)
+            await settled()
+        offering = asyncio.ensure_future(run.offer("n0", 2))
+        await settled()
+        closing = asyncio.ensure_future(run.close_inputs())
+        await settled()
+        offering.cancel()
+        await closing
+        await asyncio.wait_for(run.wait(), 60)
+        assert seen.data == [0, 1]
 
     virtual.run(story)
 
@@ -265,7 +323,7 @@ def test_deadlock_of_a_ring_that_blocks_is_found_and_names_the_ring():
     virtual.run(story)
 
 
-def test_slow_paused_or_open_runs_are_no_deadlock():
+def test_slow_and_paused_runs_are_no_deadlock():
     async def story(loop):
         async def very_slow(event: Event) -> Event:
             await asyncio.sleep(10_000)
@@ -281,6 +339,57 @@ def test_slow_paused_or_open_runs_are_no_deadlock():
         run.resume()
         await run.wait()
         assert seen.data == list(range(12))
+
+    virtual.run(story)
+
+
+@pytest.mark.parametrize("opened_by", ["an offer", "a timer", "nobody"])
+def test_what_waits_for_an_offer_or_a_timer_is_no_deadlock(opened_by):
+    async def story(loop):
+        seen, opened = Seen(), asyncio.Event()
+
+        async def wait(event: Event) -> Event:
+            await opened.wait()
+            return event
+
+        def bind_opener(binding):
+            def control(event: Event):
+                if event.kind == "flush":
+                    opened.set()
+                elif event.kind != "end":
+                    yield event
+
+            def call(event: Event) -> None:
+                if event.payload == "open":
+                    opened.set()
+                elif opened_by == "a timer":
+                    binding.later(50.0, Event("flush", source=binding.node))
+
+            return Behaviour("inline", call, control=control)
+
+        bound = {
+            "src": lambda _binding: source(burst(5)),
+            "gate": lambda _binding: Behaviour("await", wait, waits=lambda: not opened.is_set()),
+            "sink": lambda _binding: seen.behaviour(),
+            "opener": bind_opener,
+        }
+        spec = spec_of(bound, [("src", "gate"), ("gate", "sink")], {"gate": {"queue": 1}})
+        known = {"node": Operator(OperatorSignature("node"), lambda _args, binding: bound[binding.node](binding))}
+        run = Run(spec, known, Scheduler(loop, loop.clock))
+        await run.offer("opener", "begin")
+        await run.offer("src", "go")
+        if opened_by != "an offer":
+            await run.close_inputs()
+        await asyncio.sleep(20)
+        assert run.state == ("failed" if opened_by == "nobody" else "running")
+        if opened_by == "nobody":
+            assert run.error.code == "AF510"
+            return
+        if opened_by == "an offer":
+            await run.offer("opener", "open")
+            await run.close_inputs()
+        await run.wait()
+        assert seen.data == list(range(5))
 
     virtual.run(story)
 
@@ -369,6 +478,22 @@ def test_busy_key_does_not_hold_up_the_others():
         await asyncio.sleep(50)
         assert seen.data == [1, 2, 4, 5, 7]
         await run.wait()
+
+    virtual.run(story)
+
+
+@pytest.mark.parametrize("policy", [{}, {"state": "partitioned", "key": "by_key", "workers": 2}])
+def test_lag_of_a_source_that_stamps_is_counted_with_keys_and_without(policy):
+    async def story(loop):
+        seen = Seen()
+        born = loop.clock()
+        stamped = [Event("value", n, source="src", sequence=n, time=born, lineage="a") for n in range(3)]
+        behaviours = {"src": source(stamped), "slow": Behaviour("await", after_a_while), "sink": seen.behaviour()}
+        edges = [("src", "slow"), ("slow", "sink")]
+        run = make_run(loop, behaviours, edges, {"slow": policy}, functions={"by_key": lambda _payload: 0})
+        run.guardians["slow"].lag_ns = 0
+        await run.run("go")
+        assert {node.node: node.lag_s for node in run.status().nodes}["slow"] == pytest.approx(1.0)
 
     virtual.run(story)
 
