@@ -133,14 +133,14 @@ def test_the_list_the_whole_undo_and_forget(shell, provider, said):
     whole = said("%aiflow conversation talk")
     assert whole.index("user: Hi\nassistant: Hello world") < whole.index("not stored\nuser: hush")
     assert "the last turn is gone (hush); 1 left" in said("%aiflow conversation undo talk")
-    assert "1 turns are forgotten" in said("%aiflow conversation forget talk")
+    assert "1 turn forgotten" in said("%aiflow conversation forget talk")
     assert said("%aiflow conversation talk").code == "AF770"
 
 
 def test_a_conversation_goes_out_to_a_file_and_in_again(shell, said, tmp_path):
     shell.ran("%%aiflow -c talk\nHi")
-    assert "1 turns are written" in said(f"%aiflow conversation export talk '{tmp_path}/a b.jsonl'")
-    assert "1 turns were read" in said(f"%aiflow conversation import again '{tmp_path}/a b.jsonl'")
+    assert "1 turn written" in said(f"%aiflow conversation export talk '{tmp_path}/a b.jsonl'")
+    assert "1 turn read" in said(f"%aiflow conversation import again '{tmp_path}/a b.jsonl'")
     assert "user: Hi" in said("%aiflow conversation again")
 
 
@@ -163,7 +163,7 @@ def test_what_a_tier_is_sent_and_what_that_changes(shell, provider, said, the_ho
         shell.ran(f"%%aiflow -c talk\nquestion {number}")
     provider.view = view
     seen = said("%aiflow conversation talk --view local")
-    assert "user: [Earlier] gist\n\nassistant: ok\n\nuser: question 1" in seen
+    assert "user (put in by folding): [Earlier] gist\n\nassistant (put in by folding): ok\n\nuser: question 1" in seen
     assert "(2 older messages folded; about 12 tokens; by its own sentences)" in seen
     diff = said("%aiflow conversation talk --view cloud --diff")
     assert "- user: question 0\n- assistant: Hello world\n+ user: [Earlier] gist\n+ assistant: ok\n  2 more" in diff

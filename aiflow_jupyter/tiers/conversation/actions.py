@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aiflow_jupyter.errors import CommandError
-from aiflow_jupyter.tiers.conversation.printing import difference, spoken, view
+from aiflow_jupyter.tiers.conversation.printing import counted, difference, spoken, view
 from aiflow_jupyter.tiers.conversation.store import ACTIONS, Conversations, chat, require_name
 from aiflow_jupyter.tiers.terms import Fitted, Misfit
 
@@ -52,15 +52,16 @@ def act(book: Conversations, action: str, name: str, file: Path | None) -> str:
         left = len(book.turns(name))
         return f"{name}: the last turn is gone ({' '.join(question.split())[:_ASKED]}); {left} left"
     if action == "forget":
-        return f"{name}: {book.forget(name)} turns are forgotten; what they cost stays in the ledger, under that name"
+        gone = counted(book.forget(name), "turn")
+        return f"{name}: {gone} forgotten; what that cost stays in the ledger, under that name"
     assert file is not None
     if action == "export":
         turns = book.known(name)
         export_to(file, name, turns)
-        return f"{name}: {len(turns)} turns are written to {file}"
+        return f"{name}: {counted(len(turns), 'turn')} written to {file}"
     turns = import_from(file)
     book.add(name, turns)
-    return f"{name}: {len(turns)} turns were read from {file}"
+    return f"{name}: {counted(len(turns), 'turn')} read from {file}"
 
 
 def viewed(book: Conversations, name: str, fitted: Fitted | Misfit, *, diff: bool) -> str:

@@ -17,15 +17,23 @@ def listing(found: Sequence[Overview]) -> str:
         return "no conversation is kept yet; %%aiflow -c NAME begins one"
     width = max(len(each.name) for each in found)
     return "\n".join(
-        f"{each.name:<{width}}  {each.turns} turns, {when(each.begun)} to {when(each.last)}"
+        f"{each.name:<{width}}  {counted(each.turns, 'turn')}, {when(each.begun)} to {when(each.last)}"
         + (f", {each.unstored} of them in this process only" if each.unstored else "")
         for each in found
     )
 
 
+def counted(number: int, thing: str) -> str:
+    """So many of a thing: `1 turn`, `2 turns`."""
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
 def when(at: float) -> str:
     """A time for people."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at)) if at else "an unknown time"
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(at)) if at else "an unknown time"
+    except (OverflowError, ValueError, OSError):  # beyond every calendar
+        return "an unknown time"
 
 
 def heading(number: int, turn: Turn) -> str:
@@ -50,8 +58,12 @@ def transcript(turns: Sequence[Turn]) -> str:
 
 
 def view(fitted: Fitted) -> str:
-    """A conversation as a tier is sent it."""
-    return "\n\n".join([*(f"{each['role']}: {spoken(each)}" for each in fitted.messages), summing_up(fitted)])
+    """A conversation as a tier is sent it; what nobody said, but folding put in, is marked."""
+    said = []
+    for each in fitted.messages:
+        put = " (put in by folding)" if any(each is one for one in _put(fitted)) else ""
+        said.append(f"{each['role']}{put}: {spoken(each)}")
+    return "\n\n".join([*said, summing_up(fitted)])
 
 
 def difference(full: Sequence[Message], fitted: Fitted) -> str:
@@ -60,12 +72,11 @@ def difference(full: Sequence[Message], fitted: Fitted) -> str:
         return summing_up(fitted)
     systems = sum(each["role"] == "system" for each in full)
     said = [each for each in full if each["role"] != "system"]
-    put = tuple(each for each in fitted.messages if each["role"] != "system")[:2]
     return "\n".join(
         [
             *_marked("-", said[: fitted.folded]),
-            *_marked("+", put),
-            f"  {len(said) - fitted.folded + systems} more messages stay as they are",
+            *_marked("+", _put(fitted)),
+            f"  {counted(len(said) - fitted.folded + systems, 'more message')} unchanged",
             summing_up(fitted),
         ]
     )
@@ -73,8 +84,13 @@ def difference(full: Sequence[Message], fitted: Fitted) -> str:
 
 def summing_up(fitted: Fitted) -> str:
     """How much is folded, and how."""
-    folded = f"{fitted.folded} older messages folded" if fitted.folded else "nothing folded"
+    folded = f"{counted(fitted.folded, 'older message')} folded" if fitted.folded else "nothing folded"
     return f"({folded}; about {fitted.tokens:,} tokens{f'; {fitted.note}' if fitted.note else ''})"
+
+
+def _put(fitted: Fitted) -> Sequence[Message]:
+    """The messages that stand for the folded ones: a summary, and an answer to it, as some models want their turns."""
+    return [each for each in fitted.messages if each["role"] != "system"][:2] if fitted.folded else []
 
 
 def _marked(mark: str, messages: Sequence[Message]) -> list[str]:

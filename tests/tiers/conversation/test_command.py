@@ -11,9 +11,10 @@ from aiflow_jupyter.cli import main
 from aiflow_jupyter.errors import StreamCut
 from aiflow_jupyter.events import Event, Finish
 from aiflow_jupyter.tiers import router as routers
+from aiflow_jupyter.tiers.conversation.printing import view
 from aiflow_jupyter.tiers.conversation.store import Conversations
 from aiflow_jupyter.tiers.database import Database
-from aiflow_jupyter.tiers.terms import Misfit
+from aiflow_jupyter.tiers.terms import Fitted, Misfit
 
 META = {"phase": "answer", "tier": "local", "model": "small"}
 
@@ -78,13 +79,31 @@ def test_a_question_without_a_name_touches_no_file(file):
 
 def test_what_is_done_with_a_conversation_is_said(tmp_path):
     aiflow("ask", "-c", "talk", "Hi")
-    assert "talk  1 turns" in aiflow("conversation").stdout
+    assert "talk  1 turn, " in aiflow("conversation").stdout
     assert "can't be made to fit: 2 messages of talk" in aiflow("conversation", "talk", "--view", "hpc").stdout
     path = str(tmp_path / "talk.jsonl")
-    assert "are written to" in aiflow("conversation", "export", "talk", path).stdout
-    assert "were read from" in aiflow("conversation", "import", "other", path).stdout
+    assert "talk: 1 turn written to" in aiflow("conversation", "export", "talk", path).stdout
+    assert "other: 1 turn read from" in aiflow("conversation", "import", "other", path).stdout
     assert "0 left" in aiflow("conversation", "undo", "talk").stdout
-    assert "are forgotten" in aiflow("conversation", "forget", "other").stdout
+    assert "other: 1 turn forgotten" in aiflow("conversation", "forget", "other").stdout
+
+
+def test_a_time_beyond_every_calendar_is_an_unknown_one(file):
+    Conversations(Database(file), clock=lambda: 1e300).record("talk", "Hi", "Ho")
+    for words in ((), ("talk",)):
+        assert "an unknown time" in aiflow("conversation", *words).stdout
+
+
+def test_what_folding_put_in_is_told_from_what_was_said():
+    said = tuple({"role": role, "content": role} for role in ("user", "assistant", "user"))
+    fitted = Fitted(said, 9, 1, "why")
+    assert view(fitted).split("\n\n") == [
+        "user (put in by folding): user",
+        "assistant (put in by folding): assistant",
+        "user: user",
+        "(1 older message folded; about 9 tokens; why)",
+    ]
+    assert "put in" not in view(Fitted(said, 9))
 
 
 @pytest.mark.parametrize(
