@@ -1,23 +1,37 @@
 """Summaries that were made: what was folded once is not folded again, for as long as its conversation is kept.
 
 A summary goes by the content that it stands for and by the tier that it was made for. Those of a stored conversation
-are in the file, and go with it; all others, and those that stand in for a failed model, are in memory only.
+are in the file, and go with it; all others, and those that stand in for a failed model, are in memory only. Making one
+takes a while: it gets into the file only if all that it stands for is there still, and was not forgotten meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
+import sqlite3
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from aiflow_jupyter.errors import AiflowError
+from aiflow_jupyter.runtime.source import Message
 from aiflow_jupyter.tiers.conversation.summary import Summary
 from aiflow_jupyter.tiers.database import Database
 from aiflow_jupyter.tiers.terms import TierName
 
 _REMEMBERED: Final = 512
+
+
+def hashes(messages: Iterable[Message]) -> Iterator[str]:
+    """After each message, what tells the content of all so far from any other."""
+    chain = hashlib.sha256()
+    for message in messages:
+        chain.update(json.dumps(message, sort_keys=True).encode())
+        yield chain.hexdigest()
 
 
 class Summaries:
@@ -70,8 +84,16 @@ class Summaries:
         self, database: Database, conversation: str, tier: TierName, key: str, folded: int, summary: Summary
     ) -> None:
         with database.transaction() as work:
+            if next(islice(hashes(_spoken(work, conversation)), folded - 1, None), None) != key:
+                return
             work.execute(
                 "INSERT OR REPLACE INTO summaries (conversation, tier, hash, folded, at, made_by, text) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (conversation, tier, key, folded, time.time(), summary.made_by, summary.text),
             )
+
+
+def _spoken(work: sqlite3.Connection, conversation: str) -> Iterator[Message]:
+    """What the file has of a conversation, without system messages."""
+    rows = work.execute("SELECT messages FROM turns WHERE conversation = ? ORDER BY place, at, id", (conversation,))
+    return (message for (messages,) in rows for message in json.loads(messages) if message["role"] != "system")

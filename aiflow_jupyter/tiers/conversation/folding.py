@@ -3,7 +3,8 @@
 From a share of the window on (`fold_at`) older turns are folded. What stays as it is: every system message, and the
 recent turns, at least the last one with all calls and results that belong to it. A turn is folded as a whole: a
 question is never parted from its answer, nor a call from its results. The summary stands before the first turn that is
-kept, as a question and an answer of its own, as not every model takes a system message there.
+kept, as a question and an answer of its own, as not every model takes a system message there, nor two questions in a
+row.
 
 A summary is made of the one before it and of what is new since, and remembered by the content that it stands for: a
 chat that has grown by a turn is mostly sent with the summary that there is. Enough is folded at a time that it lasts
@@ -15,15 +16,15 @@ for several turns. Each tier has its own, as windows differ.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from typing import Final
 
 from aiflow_jupyter.runtime.source import Message
-from aiflow_jupyter.tiers.conversation.cache import Summaries
+from aiflow_jupyter.tiers.conversation.aside import aside
+from aiflow_jupyter.tiers.conversation.cache import Summaries, hashes
 from aiflow_jupyter.tiers.conversation.summary import EXTRACT, Summariser, Summary
 from aiflow_jupyter.tiers.terms import Counter, Fitted, Floor, Misfit, Tier
 
@@ -67,74 +68,79 @@ class Folding:
         self, messages: Sequence[Message], tier: Tier, output: int, floor: Floor, conversation: str = ""
     ) -> Fitted | Misfit:
         """The chat with what has to be folded folded; see `terms.Fitter`."""
-        whole = tuple(messages)
-        tokens = self._counter.tokens(whole, tier)
-        if tier.window is None:
-            return Fitted(whole, tokens)
-        most = tier.window - output
-        wanted = min(most, int(self._fold_at() * tier.window))
-        if tokens <= wanted:
-            return Fitted(whole, tokens)
-        chat = _Chat(whole)
-        least = self._least(chat, tier)
-        if chat.older and least <= most and not (tokens <= most and chat.is_folded):
-            return await self._folded(chat, tier, wanted if least <= wanted else most, floor, conversation)
-        return Fitted(whole, tokens) if tokens <= most else _misfit(least, tier.window, output)
-
-    def misfit(self, messages: Sequence[Message], tier: Tier, output: int) -> Misfit | None:
-        """Whether the chat can't be made to fit; see `terms.Fitter`."""
-        whole = tuple(messages)
-        if tier.window is None or self._counter.tokens(whole, tier) <= tier.window - output:
-            return None
-        least = self._least(_Chat(whole), tier)
-        return _misfit(least, tier.window, output) if least > tier.window - output else None
-
-    def _least(self, chat: _Chat, tier: Tier) -> int:
-        """The tokens of what can't be folded, with the shortest summary of what can."""
-        if not chat.older:
-            return self._counter.tokens(chat.folded(0, None), tier)
-        return self._counter.tokens(chat.folded(chat.older, _NOTHING), tier) + _LEAST
-
-    async def _folded(self, chat: _Chat, tier: Tier, most: int, floor: Floor, conversation: str) -> Fitted:
-        """The chat in at most so many tokens, by a summary that there is or a new one."""
+        looked = await aside(messages, partial(self._look, tuple(messages), tier, output))
+        if not isinstance(looked, tuple):
+            return looked
+        chat, most = looked
         made = await self._summaries.find(conversation, tier.name, chat.hashes)
-        begun = 0
-        for older, key in enumerate(chat.hashes):
-            if key in made:
-                fitted = self._fitted(chat, older, made[key], tier)
-                if fitted.tokens <= most:
-                    return fitted
-                begun = older if older < chat.older else begun
-        older, room = self._enough(chat, tier, begun, most)
+        begun = await aside(messages, partial(self._begun, chat, made, most))
+        if not isinstance(begun, int):
+            return begun
+        older, room = self._enough(chat, begun, most)
         before = made[chat.hashes[begun]].text if begun else ""
         summary = await self._summariser.condense(before, chat.spoken(begun, older), tier, room, floor)
-        fitted = self._fitted(chat, older, summary, tier)
-        while fitted.tokens > most:  # a count of the whole is not always that of its parts
-            room -= fitted.tokens - most
-            summary = replace(summary, text=self._summariser.cut(summary.text, tier, room) if room > 0 else "")
-            fitted = self._fitted(chat, older, summary, tier)
+        summary, fitted = await aside(messages, partial(self._cut, chat, older, summary, room, most))
         await self._summaries.keep(conversation, tier.name, chat.hashes[older], fitted.folded, summary)
         return fitted
 
-    def _enough(self, chat: _Chat, tier: Tier, begun: int, most: int) -> tuple[int, int]:
+    def misfit(self, messages: Sequence[Message], tier: Tier, output: int) -> Misfit | None:
+        """Whether the chat can't be made to fit; see `terms.Fitter`."""
+        chat = _Chat(tuple(messages), self._counter, tier)
+        if tier.window is None or chat.tokens <= tier.window - output or chat.least <= tier.window - output:
+            return None
+        return _misfit(chat.least, tier.window, output)
+
+    def _look(self, messages: tuple[Message, ...], tier: Tier, output: int) -> Fitted | Misfit | tuple[_Chat, int]:
+        """The chat as it is where it fits or never will; else what is to be folded, and into how many tokens."""
+        chat = _Chat(messages, self._counter, tier)
+        if tier.window is None:
+            return Fitted(messages, chat.tokens)
+        most = tier.window - output
+        wanted = min(most, int(self._fold_at() * tier.window))
+        if chat.tokens <= wanted:
+            return Fitted(messages, chat.tokens)
+        if chat.older and chat.least <= most and not (chat.tokens <= most and chat.is_folded):
+            chat.measure()
+            return chat, wanted if chat.least <= wanted else most
+        return Fitted(messages, chat.tokens) if chat.tokens <= most else _misfit(chat.least, tier.window, output)
+
+    def _begun(self, chat: _Chat, made: Mapping[str, Summary], most: int) -> Fitted | int:
+        """The chat with a summary that there is; where none is short enough, how many turns the latest one is of."""
+        begun = 0
+        for older, key in enumerate(chat.hashes):
+            if key in made:
+                if chat.size(older, made[key]) <= most:
+                    fitted = self._fitted(chat, older, made[key])
+                    if fitted.tokens <= most:
+                        return fitted
+                begun = older if older < chat.older else begun
+        return begun
+
+    def _enough(self, chat: _Chat, begun: int, most: int) -> tuple[int, int]:
         """How many turns to fold so that it lasts for a while, and the tokens that their summary may take."""
         room = max(_LEAST, min(_MOST, most // _SHARE))
-
-        def size(older: int) -> int:
-            return self._counter.tokens(chat.folded(older, _NOTHING), tier)
-
         # The more is folded, the less is left: the first number that is enough is looked for by halves.
         numbers = range(begun + 1, chat.older)
-        older = begun + 1 + bisect_left(numbers, x=True, key=lambda number: size(number) + room <= _AFTER * most)
-        return older, min(room, most - size(older))
+        older = begun + 1 + bisect_left(numbers, x=True, key=lambda each: chat.size(each) + room <= _AFTER * most)
+        return older, min(room, most - chat.size(older))
 
-    def _fitted(self, chat: _Chat, older: int, summary: Summary, tier: Tier) -> Fitted:
+    def _cut(self, chat: _Chat, older: int, summary: Summary, room: int, most: int) -> tuple[Summary, Fitted]:
+        """The summary, cut to what there is room for: a count of the whole is not always that of its parts."""
+        fitted = self._fitted(chat, older, summary)
+        while fitted.tokens > most:
+            room -= fitted.tokens - most
+            text = self._summariser.cut(summary.text, chat.tier, room) if room > 0 else ""
+            summary = replace(summary, text=text)
+            fitted = self._fitted(chat, older, summary)
+        return summary, fitted
+
+    def _fitted(self, chat: _Chat, older: int, summary: Summary) -> Fitted:
         sent = chat.folded(older, summary)
         note = ""
         if summary.made_by == EXTRACT:
-            note = "older turns are folded to sentences of their own, not summarised by a model"
-            note += f": {summary.problem}" if summary.problem else ""
-        return Fitted(sent, self._counter.tokens(sent, tier), len(chat.spoken(0, older)), note)
+            why = summary.problem or self._summariser.without_model() or "there was none when they were folded"
+            note = f"older turns are folded to sentences of their own, not summarised by a model: {why}"
+        return Fitted(sent, self._counter.tokens(sent, chat.tier), len(chat.spoken(0, older)), note)
 
 
 def _misfit(least: int, window: int, output: int) -> Misfit:
@@ -151,39 +157,72 @@ def _misfit(least: int, window: int, output: int) -> Misfit:
 class _Chat:
     """A chat as turns: each begins with a message of the user, and has all up to the next one.
 
+    Args:
+        messages: the chat.
+        counter: counts its tokens.
+        tier: where it is to be sent.
+
     Attributes:
+        tier: as above.
+        tokens: of the whole.
         older: how many turns may be folded: all but the last one.
-        hashes: for each number of turns from the beginning on, what tells their content from any other.
         is_folded: whether all that is older than the last turn is a summary.
+        hashes: for each number of turns from the beginning on, what tells their content from any other.
     """
 
-    def __init__(self, messages: tuple[Message, ...]) -> None:
+    def __init__(self, messages: tuple[Message, ...], counter: Counter, tier: Tier) -> None:
         self._messages = messages
+        self._counter = counter
+        self.tier = tier
+        self.tokens = counter.tokens(messages, tier)
         spoken = [at for at, message in enumerate(messages) if message["role"] != "system"]
         self._begins = [at for at in spoken if at == spoken[0] or messages[at]["role"] == "user"] or [len(messages)]
         self.older = len(self._begins) - 1
         first = messages[self._begins[0]]["content"] if self.older else ""
         self.is_folded = self.older == 1 and isinstance(first, str) and first.startswith(_HEAD)
-        chain = hashlib.sha256()
-        self.hashes = [""]
+        self.hashes: list[str] = [""]
+        self._taken = [0]
+
+    @cached_property
+    def least(self) -> int:
+        """The tokens of what can't be folded, with the shortest summary of what can."""
+        if not self.older:
+            return self.tokens
+        return self._counter.tokens(self.folded(self.older, _NOTHING), self.tier) + _LEAST
+
+    def measure(self) -> None:
+        """Go through what may be folded once: `hashes`, and what `size` needs."""
+        after = ["", *hashes(self.spoken(0, self.older))]
+        said = 0
         for number in range(self.older):
-            for message in self.spoken(number, number + 1):
-                chain.update(json.dumps(message, sort_keys=True).encode())
-            self.hashes.append(chain.hexdigest())
+            turn = self.spoken(number, number + 1)
+            said += len(turn)
+            self.hashes.append(after[said])
+            self._taken.append(self._taken[-1] + self._part(turn))
+
+    def size(self, older: int, summary: Summary = _NOTHING) -> int:
+        """The tokens with a summary in the place of so many turns, as the sum of the parts' tokens."""
+        return self.tokens - self._taken[older] + self._part(_stand_in(summary))
+
+    def _part(self, messages: Sequence[Message]) -> int:
+        """The tokens of messages within a chat."""
+        return self._counter.tokens(messages, self.tier) - self._counter.tokens((), self.tier)
 
     def spoken(self, begin: int, end: int) -> list[Message]:
         """What was said in turns, without system messages."""
         return [each for each in self._messages[self._begins[begin] : self._begins[end]] if each["role"] != "system"]
 
-    def folded(self, older: int, summary: Summary | None) -> tuple[Message, ...]:
-        """The messages with a summary in the place of so many turns; with None, as they are."""
-        if summary is None:
-            return self._messages
+    def folded(self, older: int, summary: Summary) -> tuple[Message, ...]:
+        """The messages with a summary in the place of so many turns."""
         begin = self._begins[older]
-        how = "in sentences of its own" if summary.made_by == EXTRACT else "condensed"
-        return (
-            *(each for each in self._messages[:begin] if each["role"] == "system"),
-            Message(role="user", content=f"{_HEAD}{how}]\n{summary.text}"),
-            Message(role="assistant", content=_TAKEN),
-            *self._messages[begin:],
-        )
+        systems = (each for each in self._messages[:begin] if each["role"] == "system")
+        return (*systems, *_stand_in(summary), *self._messages[begin:])
+
+
+def _stand_in(summary: Summary) -> tuple[Message, Message]:
+    """The messages that stand for those that are folded."""
+    how = "in sentences of its own" if summary.made_by == EXTRACT else "condensed"
+    return (
+        Message(role="user", content=f"{_HEAD}{how}]\n{summary.text}"),
+        Message(role="assistant", content=_TAKEN),
+    )

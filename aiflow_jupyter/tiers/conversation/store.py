@@ -30,7 +30,7 @@ from aiflow_jupyter.runtime.source import Message
 from aiflow_jupyter.tiers.database import Database
 from aiflow_jupyter.tiers.terms import REACH, Floor, strictest
 
-_NAME: Final = re.compile(r"\w[\w .:-]{0,99}")
+_NAME: Final = re.compile(r"[^\W_][\w .:-]{0,99}")
 ACTIONS: Final = ("undo", "forget", "export", "import")
 """What may be done with a conversation; no conversation is called so."""
 _COLUMNS: Final = "id, place, at, tier, model, cell, execution, messages, stay"
@@ -142,12 +142,7 @@ class Conversations:
             CommandError: there is none of that name.
             ConfigError: the file can't be used.
         """
-        turns = self.turns(name)
-        if not turns:
-            raise CommandError(
-                f"no conversation is called {name!r}", code="AF770", hint="%aiflow conversation lists them"
-            )
-        return turns
+        return _known(name, self.turns(name))
 
     def last_tier(self, name: str) -> str:
         """Who answered the last turn that is stored; empty for no turn.
@@ -252,9 +247,10 @@ class Conversations:
             CommandError: there is no such conversation.
             ConfigError: the file can't be used.
         """
+        require_name(name)
         with self._lock:
-            turns = self.known(name)
             with self.database.transaction() as work:
+                turns = _known(name, self._turns(work, name))
                 _delete(work, name, turns, turns[-1:])
             self._in_memory(name, turns[-1:])
         return turns[-1]
@@ -268,14 +264,15 @@ class Conversations:
             CommandError: there is no such conversation.
             ConfigError: the file can't be used.
         """
+        require_name(name)
         with self._lock:
-            gone = len(self.known(name))
             with self.database.transaction() as work:
+                turns = self._turns(work, name)
                 work.execute("DELETE FROM turns WHERE conversation = ?", (name,))
-                work.execute("DELETE FROM summaries WHERE conversation = ?", (name,))
+                made = work.execute("DELETE FROM summaries WHERE conversation = ?", (name,)).rowcount
             self._unstored.pop(name, None)
         self.database.clear_log()
-        return gone
+        return len(turns if made else _known(name, turns))
 
     def add(self, name: str, turns: Sequence[Turn]) -> None:
         """Begin a conversation with turns from elsewhere, all of them or none.
@@ -325,6 +322,12 @@ def _insert(work: sqlite3.Connection, name: str, turn: Turn) -> None:
             turn.stay,
         ),
     )
+
+
+def _known(name: str, turns: list[Turn]) -> list[Turn]:
+    if not turns:
+        raise CommandError(f"no conversation is called {name!r}", code="AF770", hint="%aiflow conversation lists them")
+    return turns
 
 
 def _delete(work: sqlite3.Connection, name: str, turns: Sequence[Turn], gone: Sequence[Turn]) -> None:

@@ -9,14 +9,17 @@ short. Whoever reads a summary is told which of the two it is.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 from aiflow_jupyter.errors import AiflowError, ProviderError
 from aiflow_jupyter.runtime.source import Message, Request
+from aiflow_jupyter.tiers.conversation.aside import aside
 from aiflow_jupyter.tiers.counting import parts
 from aiflow_jupyter.tiers.terms import REACH, Counter, Floor, Tier
 
@@ -25,9 +28,13 @@ DEADLINE_S: Final = 60.0
 _DEMO: Final = "embedded"
 _LONGEST: Final = 400
 """Letters of a sentence in an extract; the rest is cut."""
-_SENTENCE: Final = re.compile(r"[^\n.!?]+(?:[.!?](?=\S)[^\n.!?]*)*[.!?]*", re.MULTILINE)
+_LEAST: Final = 3
+"""Tokens of the shortest sentence in an extract, with who says it."""
+_SENTENCE: Final = re.compile(r"[^\n.!?]+(?:[.!?](?=\S)[^\n.!?]*){0,50}[.!?]*")
 _NUMBER: Final = re.compile(r"\d")
 _NAMED: Final = re.compile(r"(?<=[\w,;:)] )[A-Z]\w+|\b[A-Z]{2,}\b|[\w-]+@[\w.-]+|`[^`]+`")
+_FENCE: Final = re.compile(r"<(?=[\s/]*conversation)", re.IGNORECASE)
+"""What could end the material that is to be condensed."""
 _WHO: Final = {"user": "The user", "assistant": "The model", "tool": "A tool"}
 _ASK: Final = (
     "You condense the older part of a conversation, so that it can go on. Keep every name, number, date, decision, "
@@ -75,7 +82,7 @@ class Summariser:
             floor: how far the text may go.
         """
         local, problem = self._local(), ""
-        if local is not None and local.kind != _DEMO and REACH[local.place] <= REACH[floor]:
+        if local is not None and not self.without_model() and REACH[local.place] <= REACH[floor]:
             try:
                 async with asyncio.timeout(self._deadline_s):
                     text = await self._told(local, before, messages, room)
@@ -86,40 +93,59 @@ class Summariser:
                 problem = f"the local model took more than {self._deadline_s:g} s"
             except AiflowError as error:
                 problem = error.message
-        return Summary(self.extract(before, messages, tier, room), EXTRACT, problem)
+        text = await aside(messages, partial(self.extract, before, messages, tier, room))
+        return Summary(text, EXTRACT, problem)
+
+    def without_model(self) -> str:
+        """Why no model is asked as things are; empty where one is."""
+        local = self._local()
+        if local is None:
+            return "there is no local tier"
+        return "the demo model is too small to be trusted with that" if local.kind == _DEMO else ""
 
     async def _told(self, local: Tier, before: str, messages: Sequence[Message], room: int) -> str:
         """What the local model makes of it, piece by piece where its window is too small for all at once."""
         if local.window is not None:
             room = min(room, local.window // 4)
-        rest = list(messages)
-        while rest:
-            count = self._most(local, before, rest, room)
-            piece = rest[:count]
-            if not count:  # a message that is too long for one request: its own sentences stand for it
-                piece = [_said(self.extract("", rest[:1], local, room), rest[0]["role"])]
-                count = 1
-                if self._most(local, before, piece, room) == 0:
-                    raise ProviderError("the local model's window is too small to summarise in", code="AF774")
-            before = await self._answer(local, self._prompt(before, piece, room), room)
-            rest = rest[count:]
+        done = 0
+        while done < len(messages):
+            # The model takes far longer than a thread does to begin.
+            count, prompt = await asyncio.to_thread(self._piece, local, before, messages, done, room)
+            before = await self._answer(local, prompt, room)
+            done += count
         return before
 
-    def _most(self, local: Tier, before: str, rest: Sequence[Message], room: int) -> int:
-        """How many of the messages fit into one request."""
-        count = len(rest)
-        while (
-            count
-            and local.window is not None
-            and self._counter.tokens(self._prompt(before, rest[:count], room), local) + room > local.window
-        ):
-            count //= 2
+    def _piece(
+        self, local: Tier, before: str, messages: Sequence[Message], begin: int, room: int
+    ) -> tuple[int, tuple[Message, ...]]:
+        """How many of the messages from one on go into a request, and the request."""
+        if count := self._most(local, before, messages, begin, room):
+            return count, self._prompt(before, messages[begin : begin + count], room)
+        # A message that is too long for one request: its own sentences stand for it.
+        first = messages[begin]
+        short = [_said(self.extract("", [first], local, room), first["role"])]
+        if not self._most(local, before, short, 0, room):
+            raise ProviderError("the local model's window is too small to summarise in", code="AF774")
+        return 1, self._prompt(before, short, room)
+
+    def _most(self, local: Tier, before: str, messages: Sequence[Message], begin: int, room: int) -> int:
+        """How many of the messages fit into one request: all that are left, or the last of 1, 2, 4, ... that does."""
+        left = len(messages) - begin
+        if local.window is None:
+            return left
+        count = 0
+        while count < left:
+            more = min(max(1, 2 * count), left)
+            prompt = self._prompt(before, messages[begin : begin + more], room)
+            if self._counter.tokens(prompt, local) + room > local.window:
+                break
+            count = more
         return count
 
     def _prompt(self, before: str, messages: Sequence[Message], room: int) -> tuple[Message, ...]:
         so_far = [f"Earlier: {before}"] if before else []
         texts = [f"{_WHO[each['role']]}: {parts(each)[0].strip()}" for each in messages]
-        material = "\n".join([*so_far, *texts]).replace("</conversation>", "")
+        material = _FENCE.sub("(", "\n".join([*so_far, *texts]))
         words = max(20, room // 2)
         return (
             Message(role="system", content=_ASK),
@@ -146,13 +172,17 @@ class Summariser:
     def extract(self, before: str, messages: Sequence[Message], tier: Tier, room: int) -> str:
         """The extractive summary: what counts most, in its order, as much as there is room for."""
         lines = [*(line for line in before.split("\n") if line), *_lines(messages)]
-        costs = [self._size(f"{line}\n", tier) for line in lines]
         kept: set[int] = set()
         left = room
-        for number in sorted(range(len(lines)), key=lambda at: (-_weight(lines[at]), costs[at], -at)):
-            if costs[number] <= left:
+        # No more of them than could find room, so that a long chat takes no longer than going through it.
+        first = heapq.nsmallest(
+            room // _LEAST + 1, range(len(lines)), key=lambda at: (-_weight(lines[at]), len(lines[at]), -at)
+        )
+        for number in first:
+            cost = self._size(f"{lines[number]}\n", tier)
+            if cost <= left:
                 kept.add(number)
-                left -= costs[number]
+                left -= cost
         return "\n".join(lines[number] for number in sorted(kept))
 
     def _size(self, text: str, tier: Tier) -> int:
@@ -179,6 +209,6 @@ def _lines(messages: Sequence[Message]) -> Iterator[str]:
     """The sentences of messages that may stand in an extract: each one's first, and those that tell something."""
     for message in messages:
         for number, found in enumerate(_SENTENCE.finditer(parts(message)[0])):
-            sentence = " ".join(found[0].split())
+            sentence = " ".join(found[0].lstrip()[: 2 * _LONGEST].split())[:_LONGEST]
             if len(sentence) > 1 and (not number or _telling(sentence)):
-                yield f"{_WHO[message['role']]}: {sentence[:_LONGEST]}"
+                yield f"{_WHO[message['role']]}: {sentence}"

@@ -174,7 +174,17 @@ def test_what_is_forgotten_is_nowhere_in_the_folder(file):
     assert said(book, "kept") == ["other", "<other>"]
 
 
-@pytest.mark.parametrize("name", ["", " a", "a ", "a\nb", "-x", "a/b", "a\x1b[0m", "x" * 101, None, 3])
+def test_what_was_made_of_a_conversation_can_be_forgotten_when_its_turns_are_gone(file):
+    book = store(file)
+    with book.database.transaction() as work:
+        work.execute("INSERT INTO summaries VALUES ('talk', 'local', 'h', 2, 1.0, 'small', 'unforgettable-word')")
+    assert book.forget("talk") == 0
+    assert all(b"unforgettable-word" not in each.read_bytes() for each in file.parent.iterdir())
+    with pytest.raises(CommandError, match="no conversation is called 'talk'"):
+        book.forget("talk")
+
+
+@pytest.mark.parametrize("name", ["", " a", "a ", "__x", "_", "a\nb", "-x", "a/b", "a\x1b[0m", "x" * 101, None, 3])
 def test_a_name_that_could_mislead_is_refused(file, name):
     with pytest.raises(CommandError, match="no name of a conversation") as caught:
         store(file).asked(name, "hi")
