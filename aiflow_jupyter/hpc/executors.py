@@ -149,7 +149,8 @@ def _need_server_file() -> None:
         raise HpcError(
             f"nothing says where the model server is: no address is set, and there is no {path}",
             code="AF991",
-            hint='Set its address in aiflow.toml, under [tiers.hpc]: model_server = "http://127.0.0.1:8000/v1"',
+            hint='Set its address in aiflow.toml, under [tiers.hpc]: model_server = "http://127.0.0.1:8000/v1". '
+            "For a try, `aiflow models serve` plays the cluster's server, and is found without one.",
         )
 
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ FILE: Final = "~/.aiflow/server.json"
 _BODY: Final = 64 * 1024
 _MODELS: Final = 1024 * 1024
 _LONGEST: Final = 400
+_CONNECT: Final = 10.0
 _PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _NO_SECRET: Final = 8  # a key as short as `EMPTY` is none
 
@@ -39,12 +41,15 @@ _BY_VARIABLE: Final = "AIFLOW_MODEL_SERVER and AIFLOW_MODEL_SERVER_KEY in the wo
 BY_SETTING: Final = "model_server and model_server_key_env in aiflow.toml, under [tiers.hpc]"
 PART: Final = "What came so far is a part of the answer. "
 LOADING: Final = "model loading"
+_AWAY: Final = (
+    "Start its model server, or look at its log. A tier that is named alone, --tier hpc, is waited for longer."
+)
 
-Report = Callable[[str, float], Awaitable[None]]
+Report = Callable[[str, float, float | None], Awaitable[None]]
 
 
 class NotReadyError(Exception):
-    """The server is loading its model, or not there yet.
+    """The server is loading its model, or nothing says yet where it is.
 
     Args:
         why: the reason, for the error that comes once it is late.
@@ -54,6 +59,10 @@ class NotReadyError(Exception):
     def __init__(self, why: str, now: str = "") -> None:
         super().__init__(why)
         self.now = now or why
+
+
+class NotReachedError(NotReadyError):
+    """Nothing answers where the server is said to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +105,11 @@ class Server:
                 hint='It holds {"url": "http://host:port/v1", "key": "..."}.',
             ) from None
 
-    def client(self) -> httpx.AsyncClient:
+    def client(self, connect: float = _CONNECT) -> httpx.AsyncClient:
         """A client for one task.
+
+        Args:
+            connect: seconds for the connection to be made.
 
         Raises:
             HpcError: the address can't be used.
@@ -116,7 +128,7 @@ class Server:
             trust_env=not loopback(address.host),
             # An address without TLS needs no certificates, and to read the system's takes tens of milliseconds.
             verify=trusted() if address.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-            timeout=httpx.Timeout(None, connect=10.0),  # silence is timed by the reader
+            timeout=httpx.Timeout(None, connect=connect),  # silence is timed by the reader
         )
 
     @property
@@ -141,49 +153,59 @@ async def answer(
     find: Callable[[], Server] = Server.find,
     load_timeout: float,
     token_timeout: float,
+    reach_timeout: float | None = None,
 ) -> AsyncGenerator[str, None]:
     """Yield the data of each event of the server's answer, as it came. Closing the iterator closes the connection.
 
     Args:
         body: the chat's OpenAI fields; `model` and `stream` are set here.
         model: the model's name, None for the server's first.
-        report: told what a server that is not ready is waited for, and the seconds spent on it.
+        report: told why a server that is not ready is waited for, the seconds spent on it, and those at most, None for
+            one that says itself that it is loading.
         find: says where the server is.
         load_timeout: seconds that it may take until the first piece of the answer; getting ready is in it.
         token_timeout: seconds that it may be silent from then on.
+        reach_timeout: seconds for which nothing may answer at its address, None for as long as it may take anyway.
 
     Raises:
         HpcError: it did not get ready, refused, failed, or its answer was cut.
     """
     started = time.monotonic()
+    away: float | None = None  # since when nothing answers
     for pause in _pauses():
-        server = Server("")
+        server, begun = Server(""), time.monotonic()
+        patience = inf if reach_timeout is None else reach_timeout - (0.0 if away is None else begun - away)
         try:
             server = find()
-            left = max(load_timeout - (time.monotonic() - started), 1.0)
-            async with _asked(server, body, model, left, token_timeout) as pieces:
+            left = max(load_timeout - (begun - started), 1.0)
+            connect = max(min(_CONNECT, patience), 1.0)
+            async with _asked(server, body, model, left, token_timeout, connect) as pieces:
                 async for data in pieces:
                     yield data
         except NotReadyError as error:
-            why, now = str(error), error.now
+            why, now, reached = str(error), error.now, not isinstance(error, NotReachedError)
         else:
             return
         waited = time.monotonic() - started
+        away = None if reached else begun if away is None else away
+        if not reached and time.monotonic() - begun + pause > patience:
+            raise HpcError(f"{why}, tried for {reach_timeout:g} s as another tier may answer", code="AF701", hint=_AWAY)
         if waited + pause > load_timeout:
             raise HpcError(
                 f"the model server did not get ready within {load_timeout:g} s: {why}",
                 code="AF987",
                 hint=f"Look at its log, and at what says where it is: {server.named}. {_LONGER}",
             )
-        await report(now, waited)
+        limit = load_timeout if reached or reach_timeout is None else reach_timeout
+        await report(now, waited, None if now == LOADING else limit)
         await asyncio.sleep(pause)
 
 
 @asynccontextmanager
 async def _asked(
-    server: Server, body: dict[str, Any], model: str | None, first: float, silence: float
+    server: Server, body: dict[str, Any], model: str | None, first: float, silence: float, connect: float
 ) -> AsyncIterator[AsyncIterator[str]]:
-    async with server.client() as client:
+    async with server.client(connect) as client:
         try:
             async with asyncio.timeout(first):
                 name = model or await _first_model(client, server)
@@ -195,7 +217,7 @@ async def _asked(
                 )
                 response = await client.send(request, stream=True)
         except (httpx.ConnectError, httpx.ConnectTimeout):
-            raise NotReadyError(f"nothing answers at {_where(client)}") from None
+            raise NotReachedError(f"nothing answers at {_where(client)}") from None
         except httpx.RequestError as error:
             raise _cut(f"the connection was lost ({type(error).__name__})", came=False) from None
         except TimeoutError:

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -51,6 +51,7 @@ class HpcProvider:
         timeouts: of every wait.
         pad: frames are padded to a multiple of this many bytes, at most 1024.
         fallback: an answer may come in one piece where the relay can't be reached; else that is an error.
+        starting: what is reported while the executor and a relay of this process start.
         clock: nanoseconds, stamped on events.
 
     Raises:
@@ -71,6 +72,7 @@ class HpcProvider:
         timeouts: Timeouts | None = None,
         pad: int = 64,
         fallback: bool = True,
+        starting: str = "connecting to the cluster",
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         StreamLimits(pad=pad)
@@ -83,6 +85,7 @@ class HpcProvider:
         self._timeouts = timeouts or Timeouts()
         self._pad = pad
         self._fallback = fallback
+        self._starting = starting
         self._clock = clock
         self._opening: asyncio.Task[_Opened] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -99,7 +102,9 @@ class HpcProvider:
             ProviderError: there is no answer; the message says why.
             StreamCut: the answer broke off.
         """
-        model = request.model or self.model
+        model, times = request.model or self.model, self._timeouts
+        if request.patience is not None:
+            times = replace(times, reach=min(request.patience, times.first_token))
         chunks = Chunks(NAME, model or "the server's model", NAME, self._clock)
         begun = False
         try:
@@ -110,7 +115,7 @@ class HpcProvider:
                 relay=opened.relay,
                 worker_key=self._worker_key,
                 model=model or None,
-                timeouts=self._timeouts,
+                timeouts=times,
                 pad=self._pad,
                 report=request.report,
                 fallback=self._fallback,
@@ -154,7 +159,7 @@ class HpcProvider:
         if self._opening is None or _failed(self._opening):
             self._opening = asyncio.create_task(self._open())
         if report is not None and not self._opening.done():
-            report("connecting to the control plane")
+            report(self._starting)
         return await asyncio.shield(self._opening)
 
     async def _open(self) -> _Opened:
@@ -206,7 +211,7 @@ def check_key(text: str) -> None:
         raise KeyUnusable(
             f"worker_key: {error.message}",
             code=error.code,
-            hint=f"{error.hint}; `aiflow keys worker` on the cluster prints it",
+            hint=f"{error.hint}; `python aiflow-worker.pyz keys` on the cluster prints it",
         ) from None
 
 

@@ -55,6 +55,7 @@ _TICK: Final = 1.0
 _GRACE: Final = 0.5  # seconds in which the end may still arrive by the relay once the job's result is known
 _REST: Final = (RelayUnreachable, RelayRefused, CapabilityRefused, ChannelFinished)  # then the result may complete it
 _SILENCE: Final = 10.0  # seconds without a token of which the reader is told
+_LONG: Final = 60.0  # seconds of waiting that want to be explained
 _NEWS: Final = 5.0  # the same, of a worker's words before the first token
 _TWICE: Final = {"AF913", "AF923"}  # a job that was started twice: the first one streams on
 _closing: set[asyncio.Task[None]] = set()  # the event loop alone would not keep them
@@ -275,12 +276,19 @@ class RemoteStream:
         if isinstance(item, dict):
             self._joined = self._joined or self._last
             self._worker = str(item.get("worker") or self._worker)
-            seconds = item.get("seconds")
-            status = plain_line(item.get("status"), 100)
-            after = f"{'' if status == LOADING else ','} {seconds:.0f} s" if isinstance(seconds, int | float) else ""
-            self._state = f"{status}{after}"
+            self._state = self._waits_for(plain_line(item.get("status"), 100), item.get("seconds"), item.get("limit"))
             self._tell()
         return None
+
+    def _waits_for(self, status: str, seconds: object, limit: object) -> str:
+        """What the worker waits for, for how long, and for how long at most; how that is made less where it is long."""
+        if not isinstance(seconds, int | float):
+            return status
+        words = f"{status}{'' if status == LOADING else ','} {seconds:.0f} s"
+        if not isinstance(limit, int | float):
+            return words
+        mend = " at most (first_token_timeout); an interrupt ends it" if limit > _LONG else ""
+        return f"{words} of {limit:g} s{mend}"
 
     def _over(self) -> bool:
         """Whether all has been handed out.

@@ -142,7 +142,7 @@ def open_task(argument: str, key: WorkerKey) -> Task:
     if outer.get("kid") != kid:
         raise RequestUnreadable(
             f"the request was sealed for another key than this worker's ({kid})",
-            hint="Compare the notebook's worker key with `aiflow keys worker` on the cluster.",
+            hint="Compare the notebook's worker key with what `python aiflow-worker.pyz keys` prints on the cluster.",
         )
     opened = key.open_request(_unb64(outer.get("sealed")), purpose=_PURPOSE, context=kid.encode())
     content = _object(opened.decode("utf-8", "replace"), "the sealed task")

@@ -17,6 +17,7 @@ class Timeouts:
         start: from then until a worker has joined; the queue of a cluster is in it.
         first_token: from then until the first piece of the answer: loading a model is in it, and a model server that
             does not answer.
+        reach: of that, for a model server that nothing answers for; None for all of it.
         token: of silence within the answer.
         linger: that the worker waits for this end, or goes on without hearing of it.
         relay: that the worker may be without a connection to the relay before it leaves the rest to the control plane.
@@ -34,6 +35,7 @@ class Timeouts:
     rest: float = 120.0
     lost: float = 15.0
     beat: float = 5.0
+    reach: float | None = None
 
     @property
     def absence(self) -> float:

@@ -224,6 +224,7 @@ class _Job:
             find=self._find,
             load_timeout=task.timeouts.first_token,
             token_timeout=task.timeouts.token,
+            reach_timeout=task.timeouts.reach,
         )
         try:
             async with aclosing(pieces):
@@ -232,8 +233,8 @@ class _Job:
         except HpcError as error:
             self._record.fail(error)
 
-    async def _waiting(self, what: str, seconds: float) -> None:
-        await self._emit({"status": what, "seconds": round(seconds, 1)})
+    async def _waiting(self, what: str, seconds: float, limit: float | None = None) -> None:
+        await self._emit({"status": what, "seconds": round(seconds, 1), "limit": limit})
 
     async def _emit(self, item: Any) -> None:
         self._record.add(item)

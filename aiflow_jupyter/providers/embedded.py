@@ -116,7 +116,7 @@ class EmbeddedModel:
             extra = {"cache_prompt": False, **extra}
         request = replace(request, model=None, think=None, temperature=temperature, extra=extra)
         for attempt in (1, 2):
-            engine, client = await self._ready()
+            engine, client = await self._ready(request.report)
             begun = False
             try:
                 async with aclosing(client.stream(request)) as events:
@@ -158,11 +158,16 @@ class EmbeddedModel:
         if running:
             await running[1].aclose()
 
-    async def _ready(self) -> tuple[Engine, OpenAICompatible]:
+    async def _ready(self, report: Callable[[str], None] | None = None) -> tuple[Engine, OpenAICompatible]:
         running = self._running
         if running and running[0].alive:
             return running
-        return await asyncio.to_thread(self._start)
+        if report is not None:
+            report("starting the model")
+        started = await asyncio.to_thread(self._start)
+        if report is not None:
+            report("")
+        return started
 
     def _start(self) -> tuple[Engine, OpenAICompatible]:
         """Start the engine unless another request has done it meanwhile; blocks."""

@@ -16,7 +16,7 @@ _NEEDED = {
     "executor": '"local" or "globus", or "python" for one of your own',
     "factory": '"module:name", what makes a concurrent.futures.Executor',
     "endpoint": "the identifier that `globus-compute-endpoint list` shows",
-    "worker_key": "what `aiflow keys worker` printed on the cluster",
+    "worker_key": "what `python aiflow-worker.pyz keys` printed on the cluster",
     "model": "the name that the server knows it by",
 }
 """What belongs where a setting is missing."""

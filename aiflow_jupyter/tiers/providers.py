@@ -323,7 +323,9 @@ def _hpc(settings: AnyHpc) -> Provider:
     from aiflow_jupyter.relay.crypto import WorkerKey  # noqa: PLC0415
 
     executor: Callable[[], Executor]
+    starting = "connecting to the cluster"
     if settings.executor == "local":
+        starting = "starting a relay and a worker on this machine"
         own, server = WorkerKey.generate(), settings.model_server
         key = model_server_key(settings)
         executor, public = lambda: LocalExecutor(own, server, key), own.public
@@ -342,6 +344,7 @@ def _hpc(settings: AnyHpc) -> Provider:
         timeouts=settings.timeouts,
         pad=settings.pad,
         fallback=settings.fallback,
+        starting=starting,
     )
 
 

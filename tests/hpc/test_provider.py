@@ -73,6 +73,13 @@ async def test_what_a_request_says_reaches_the_model_server(stage, provider):
     assert body["chat_template_kwargs"] == {"enable_thinking": False}
 
 
+async def test_the_patience_of_a_request_is_that_with_a_server_that_nothing_answers_for(provider, monkeypatch):
+    monkeypatch.setenv("AIFLOW_MODEL_SERVER", "http://127.0.0.1:9")
+    with pytest.raises(ProviderError, match=r"nothing answers at 127\.0\.0\.1:9, tried for 0\.3 s") as given_up:
+        await all_of(provider, asked(patience=0.3))
+    assert given_up.value.code == "AF701"
+
+
 async def test_what_is_waited_for_is_reported_to_the_request(stage, provider):
     reports: list[str] = []
     stage.vllm.loading = 1
@@ -128,7 +135,7 @@ def test_padding_out_of_bounds_is_refused_at_once():
 def test_a_worker_key_that_is_none_is_refused_before_anything_is_started(text):
     with pytest.raises(KeyUnusable, match="worker_key: ") as refused:
         HpcProvider(lambda: pytest.fail("started"), relay=None, worker_key=text)
-    assert "aiflow keys worker" in refused.value.hint
+    assert "aiflow-worker.pyz keys" in refused.value.hint
 
 
 async def test_a_relay_elsewhere_without_tls_names_what_can_be_set_in_the_file(stage):

@@ -758,8 +758,30 @@ async def test_a_complete_answer_does_not_wait_for_a_server_that_keeps_the_conne
 async def test_while_nothing_answers_the_reports_say_so_and_do_not_speak_of_loading(stage, monkeypatch):
     monkeypatch.setenv("AIFLOW_MODEL_SERVER", "http://127.0.0.1:9")
     await failure(stage.ask(timeouts=replace(QUICK, first_token=1.0)))
-    assert "nothing answers at 127.0.0.1:9, 0 s" in stage.reports
+    assert "nothing answers at 127.0.0.1:9, 0 s of 1 s" in stage.reports
     assert not [report for report in stage.reports if "loading" in report]
+
+
+async def test_a_wait_that_may_be_long_says_how_long_and_what_makes_it_shorter(stage, monkeypatch):
+    monkeypatch.setenv("AIFLOW_MODEL_SERVER", "http://127.0.0.1:9")
+    asking = asyncio.create_task(all_of(stage.ask(timeouts=replace(QUICK, first_token=1200))))
+    await heard(stage, "nothing answers at 127.0.0.1:9, 0 s of 1200 s at most (first_token_timeout); an interrupt ends")
+    asking.cancel()
+    await asyncio.wait({asking})
+
+
+async def test_where_another_tier_may_answer_a_server_that_nothing_answers_for_is_given_up_soon(stage, monkeypatch):
+    monkeypatch.setenv("AIFLOW_MODEL_SERVER", "http://127.0.0.1:9")
+    failed = await failure(stage.ask(timeouts=replace(QUICK, reach=0.5)))
+    assert failed.code == "AF701"
+    assert failed.message == "nothing answers at 127.0.0.1:9, tried for 0.5 s as another tier may answer"
+    assert "nothing answers at 127.0.0.1:9, 0 s of 0.5 s" in stage.reports
+
+
+async def test_a_server_that_says_it_is_loading_is_not_given_up_for_that(stage):
+    stage.vllm.loading = 3  # for 0.8 s
+    assert (await all_of(stage.ask(timeouts=replace(QUICK, reach=0.1))))[-1] == "[DONE]"
+    assert [report for report in stage.reports if report.startswith("model loading ")]
 
 
 async def test_a_server_that_lists_no_model_yet_is_loading(stage):

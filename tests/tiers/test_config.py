@@ -56,7 +56,7 @@ def test_the_hpc_tier_is_there_once_it_is_named(files):
         ("[tiers]\nhpc = 7\n", "tiers.hpc: is a section of its own"),
         ('[tiers.hpc]\nexecutor = "slurm"\n', 'tiers.hpc.executor: is "local" or "globus"'),
         (f'{GLOBUS}worker_key = "x"\nendpoint = "not-a-uuid"\n', "tiers.hpc.endpoint: input should be a valid UUID"),
-        (f'{GLOBUS}endpoint = "{UUID}"\n', "tiers.hpc.worker_key: is missing: what `aiflow keys worker` printed"),
+        (f'{GLOBUS}endpoint = "{UUID}"\n', "tiers.hpc.worker_key: is missing: what `python aiflow-worker.pyz keys`"),
         (f'{GLOBUS}worker_key = "x"\n', "tiers.hpc.endpoint: is missing: the identifier that `globus-compute-endpoint"),
         (
             f'{WHOLE}model_server = "x"\n',
