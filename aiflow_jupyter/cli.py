@@ -414,6 +414,7 @@ def _add_commands() -> None:
     from aiflow_jupyter import trace_command as trace
     from aiflow_jupyter.graph import command as graph
     from aiflow_jupyter.hpc import command as hpc
+    from aiflow_jupyter.notebook import codes
     from aiflow_jupyter.relay import command as relay
     from aiflow_jupyter.tiers import command as tiers
     from aiflow_jupyter.tiers.conversation import command as conversation
@@ -422,6 +423,7 @@ def _add_commands() -> None:
     for command in (
         *graph.commands(_signatures),
         trace.command(_with_router),
+        codes.command,
         relay.relay,
         relay.keys,
         hpc.worker,

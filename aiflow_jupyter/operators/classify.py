@@ -75,7 +75,7 @@ def bind(args: Args, binding: Binding) -> Behaviour:
             except TimeoutError:
                 raise RunError(
                     f"the pattern of {label!r} takes more than {LIMIT_S:g} s on one text",
-                    code="AF613",
+                    code="AF628",
                     hint="avoid repeats in repeats, as in (a+)+, or make them possessive: (?:a+)++",
                 ) from None
         return labelled(event, None)

@@ -45,7 +45,7 @@ DEFAULT_K: Final = 4
 
 _MISSING: Final = ConfigError(
     "retrieve ranks a list of documents with bm25s, which is not installed",
-    code="AF740",
+    code="AF627",
     hint="pip install 'aiflow-jupyter[retrieve]'",
 )
 

@@ -87,7 +87,7 @@ def test_a_list_needs_the_extra_and_says_which(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(ConfigError) as raised:
         node(ANIMALS)
-    assert raised.value.code == "AF740"
+    assert raised.value.code == "AF627"
     assert "pip install 'aiflow-jupyter[retrieve]'" in raised.value.hint
 
 
