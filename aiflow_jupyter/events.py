@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 DataKind = Literal[
     "token", "chunk", "tool_fragment", "tool_call", "tool_result", "retrieval", "label", "usage", "value"
@@ -22,10 +22,8 @@ ControlKind = Literal["finish", "end", "error", "skip", "flush", "restart", "com
 Kind = DataKind | ControlKind
 Phase = Literal["answer", "reasoning"]
 
-DATA: Final[frozenset[str]] = frozenset(
-    {"token", "chunk", "tool_fragment", "tool_call", "tool_result", "retrieval", "label", "usage", "value"}
-)
-CONTROL: Final[frozenset[str]] = frozenset({"finish", "end", "error", "skip", "flush", "restart", "commit", "retract"})
+DATA: Final[frozenset[str]] = frozenset(get_args(DataKind))
+CONTROL: Final[frozenset[str]] = frozenset(get_args(ControlKind))
 TEXT: Final[frozenset[str]] = frozenset({"token", "chunk"})
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})

@@ -1,7 +1,8 @@
 """The codes of what is wrong with a graph: stable, one meaning each.
 
 `AF1xx` language, `AF2xx` structure, `AF3xx` types, `AF4xx` policy, `AF5xx` liveness. Some are also met at run time,
-where a value or a function turns out to be what no check could know. Those from `AF6xx` on stand where they are raised.
+where a value or a function turns out to be what no check could know. Those from `AF6xx` on stand in the rooms that
+raise them; `aiflow codes` prints all.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from aiflow_jupyter.errors import ConfigError, RunError
 from aiflow_jupyter.events import DATA, TEXT, Event
@@ -73,11 +73,6 @@ def flat_map(function: Callable[..., Any], *, inline: bool | None = None) -> Ope
         inline: run a plain function, and each step of it, on the loop: only for cheap ones.
     """
     return call("flat_map", function=function, inline=inline)
-
-
-def operator_of(function: Callable[..., Any]) -> Literal["map", "flat_map"]:
-    """Which operator a function's bare name stands for: `flat_map` if it yields, else `map`."""
-    return "flat_map" if hints.read(function).yields else "map"
 
 
 # -- a user's function, as nodes call it

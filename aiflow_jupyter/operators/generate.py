@@ -335,7 +335,7 @@ class _Generate:
     def _forget(self, lineages: list[str]) -> None:
         for each in lineages:
             del self._talks[each]
-            self._void.note(each, True)  # noqa: FBT003 - a set of what was seen last
+            self._void.add(each)
 
     def holds(self) -> int:
         """Answers that wait for results, and the results that are there."""

@@ -281,7 +281,7 @@ class _Guard:
             self._book(event)
             self._dropped(event.kind)
         if void:
-            self._void.note(lineage, True)  # noqa: FBT003 - a set of what was seen last
+            self._void.add(lineage)
         else:
             self._void.pop(lineage, None)
 

@@ -36,6 +36,7 @@ from aiflow_jupyter.graph.builder import OperatorCall, call
 from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
 from aiflow_jupyter.operators.functions import user_function
 from aiflow_jupyter.operators.numbering import Recent
+from aiflow_jupyter.runtime.admission import skip
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
 from aiflow_jupyter.runtime.returned import decision
 
@@ -217,14 +218,14 @@ class _Join:
             step = f"{lineage} {source}"
             self._begun.note(step, self._begun.get(step, 0) + 1)
         else:
-            self._void.note(lineage, True)  # noqa: FBT003 - a set of what was seen last
+            self._void.add(lineage)
 
     def _skipped(self, event: Event) -> Iterator[Event]:
         """One input has no result: one `skip` goes on for all of them."""
         if self._dead.get(self._name(event)):
             return
         dropped = list(self._drop_where(lambda part: self._name(part) == self._name(event)))
-        self._dead.note(self._name(event), True)  # noqa: FBT003 - see the class
+        self._dead.add(self._name(event))
         yield from dropped or (self._skip(event),)
 
     def _having(self, about: Callable[[Event], bool]) -> list[_Pair]:
@@ -239,7 +240,7 @@ class _Join:
         self._discard(pair)
         first = next(iter(pair.parts.values()))
         for part in pair.parts.values():
-            self._dead.note(self._name(part), True)  # noqa: FBT003 - see the class
+            self._dead.add(self._name(part))
         yield self._skip(first)
 
     def _discard(self, pair: _Pair) -> None:
@@ -251,7 +252,7 @@ class _Join:
         if self._name(event) in self._dead:
             return True
         if self._void and any(each in self._void for each in _above(event.lineage)):
-            self._dead.note(self._name(event), True)  # noqa: FBT003 - see the class
+            self._dead.add(self._name(event))
             return True
         return False
 
@@ -266,8 +267,8 @@ class _Join:
         return f"{event.lineage} {event.sequence} {self._anew(event)}"
 
     def _skip(self, event: Event) -> Event:
-        self._dead.note(self._name(event), True)  # noqa: FBT003 - see the class
-        return Event("skip", None, event.conversation, self._node, event.sequence, event.time, event.lineage)
+        self._dead.add(self._name(event))
+        return skip(event, self._node)
 
     def holds(self) -> int:
         """Events that wait for their partners."""

@@ -25,6 +25,10 @@ class Recent(dict[str, T]):
         oldest = next(iter(self))
         return oldest, self.pop(oldest)
 
+    def add(self: Recent[bool], lineage: str) -> None:
+        """Remember a lineage itself."""
+        self.note(lineage, True)  # noqa: FBT003 - a set of what was seen last
+
 
 class Numbers:
     """Gives the numbers 0, 1, 2, ... for each lineage; from several threads.

@@ -38,6 +38,7 @@ from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
 from aiflow_jupyter.operators.answers import Answers, Gathered
 from aiflow_jupyter.operators.functions import inlined, named, result_of
 from aiflow_jupyter.operators.segment import text_bytes
+from aiflow_jupyter.runtime.admission import skip
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
 from aiflow_jupyter.runtime.returned import value
 
@@ -226,8 +227,7 @@ def _at_once(reducer: Answers, name: str, function: Callable[..., Any], *, await
 
 def _settled(event: Event, result: Any) -> Event:
     """What a function made of an answer; None leaves what was asked without a result."""
-    skip = Event("skip", None, event.conversation, event.source, event.sequence, event.time, event.lineage)
-    return result_of(event, result) or skip
+    return result_of(event, result) or skip(event, event.source)
 
 
 def _taken(name: str, function: Callable[..., Any], binding: Binding) -> int:

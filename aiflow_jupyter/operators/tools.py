@@ -156,7 +156,7 @@ class _Tools:
                 if kind == "restart":
                     self._void.pop(each, None)
                 else:
-                    self._void.note(each, True)  # noqa: FBT003 - a set of what was seen last
+                    self._void.add(each)
         elif kind == "end":
             self._open.clear()
             self._calls = self._bytes = 0

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from aiflow_jupyter.errors import AiflowError, ConfigError, RunError
 from aiflow_jupyter.events import Event
-from aiflow_jupyter.operators.functions import operator_of
+from aiflow_jupyter.graph.hints import read
 from aiflow_jupyter.operators.numbering import MOST_LINEAGES, Numbers
 
 
@@ -288,14 +288,9 @@ async def test_generator_that_raises_leaves_what_came_and_names_the_node(how):
     assert run.variables["x"] == [1]
 
 
-def test_a_bare_name_stands_for_map_or_flat_map():
-    assert [operator_of(f) for f in (len, letters, later_letters, list_of_letters, SPREADS["partial"])] == [
-        "map",
-        "flat_map",
-        "flat_map",
-        "map",
-        "flat_map",
-    ]
+def test_of_a_function_it_is_known_whether_it_yields():
+    functions = (len, letters, later_letters, list_of_letters, SPREADS["partial"])
+    assert [read(each).yields for each in functions] == [False, True, True, False, True]
 
 
 def test_finish_passes_a_map_as_it_is():
