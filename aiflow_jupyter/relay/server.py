@@ -187,6 +187,8 @@ class RelayServer:
     async def abort(self) -> None:
         """Cut everything at once, as a crash would."""
         self.draining = True
+        if self._listener is not None:
+            self._listener.close()  # first: what asyncio accepts while it is closed stays open for ever
         for connection in list(self._connections):
             connection.abort()
         for socket in list(self._sockets):
@@ -197,7 +199,6 @@ class RelayServer:
                 await self._sweeper
             self._sweeper = None
         if self._listener is not None:
-            self._listener.close()
             await self._listener.wait_closed()
             self._listener = None
             log.info("event=closed")
