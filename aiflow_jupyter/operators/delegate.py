@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING, Any, Final
 from aiflow_jupyter.errors import AiflowError, ConfigError, RunError
 from aiflow_jupyter.events import CONTROL, DATA, Event, Failure, Finish, descends
 from aiflow_jupyter.graph.builder import Flow, OperatorCall, call
-from aiflow_jupyter.graph.checks import require
 from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
 from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.operators.sink import SINK
@@ -165,14 +164,19 @@ class _Delegate:
     def __init__(self, spec: GraphSpec, binding: Binding) -> None:
         self._spec = spec
         self._node = binding.node
-        self._inner = binding.inner
+        self._made = binding.inner
+        self._outer = binding.run
         self._answers = binding.answers
         self._withheld = binding.withheld
+
+    def _inner(self, event: Event, operators: Mapping[str, Operator]) -> Run:
+        """The run for an event: every try of the event has the same one, and no other event has it."""
+        return self._made(self._spec, operators, f"{self._outer}/{self._node}/{event.lineage}/{event.sequence}")
 
     async def stream(self, event: Event) -> AsyncGenerator[Event, None]:
         """Run the graph for an event, and give what it shows."""
         shown, answer = _Shown(), _Answer(event, self._node)
-        run = self._inner(self._spec, {"sink": shown.operator()})
+        run = self._inner(event, {"sink": shown.operator()})
         running = asyncio.ensure_future(self._run(run, event))
         running.add_done_callback(shown.close)
         try:
@@ -191,7 +195,7 @@ class _Delegate:
 
     async def value(self, event: Event) -> Event:
         """Run the graph for an event, and give what it collected."""
-        result = await self._run(self._inner(self._spec, {}), event)
+        result = await self._run(self._inner(event, {}), event)
         values = {name: _collected(each) for name, each in result.variables.items()}
         out = event.derive(values if len(values) > 1 else next(iter(values.values())), "value")
         if not result.complete:
@@ -273,9 +277,7 @@ def bind(args: Args, binding: Binding) -> Behaviour:
 
 
 def _check(spec: GraphSpec, binding: Binding) -> None:
-    from aiflow_jupyter.operators import SIGNATURES  # noqa: PLC0415 - the table holds this one too
-
-    require(spec, SIGNATURES, binding.functions, flows=binding.flows)
+    binding.check(spec)
     inputs = spec.inputs()
     if len(inputs) != 1:
         raise ConfigError(

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import random
 import time
 import warnings
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from pathlib import Path
+from random import Random
 from types import MappingProxyType
 from typing import Any, Final, Literal, cast
 
@@ -198,6 +198,7 @@ def replayed(
             functions=functions if loop is None else _awaited(spec, functions),
             source=Replay(recorded, speed, faults=faults, clock=scheduler.clock),
             run_id="replay",
+            random=Random(seed),  # noqa: S311 - it has to come again
         )
         try:
             await run.run(_asked(recorded) if value is None else value, to=to)
@@ -207,7 +208,7 @@ def replayed(
         return run
 
     if clock == "virtual":
-        return apart(lambda: _seeded(seed, lambda: simulate(lambda loop: story(VirtualScheduler(loop), loop))))
+        return apart(lambda: simulate(lambda loop: story(VirtualScheduler(loop), loop)))
 
     async def in_real_time() -> Run:
         return await story(Scheduler(asyncio.get_running_loop()), None)
@@ -238,16 +239,6 @@ def _trace(trace: Any) -> Trace:
         code="AF805",
         hint='replay(flow, "run.jsonl")',
     )
-
-
-def _seeded(seed: int, job: Callable[[], Run]) -> Run:
-    """Do a job whose random numbers come from a seed; others' go on as they were."""
-    before = random.getstate()
-    random.seed(seed)
-    try:
-        return job()
-    finally:
-        random.setstate(before)
 
 
 def _asked(trace: Trace) -> Any:

@@ -7,7 +7,7 @@ what came of one of the run's inputs: of any other it would void what other even
 call would do is its `effect`:
 
     pure, speculative  it is simply repeated
-    idempotent         it is repeated with the same `idempotency_key`: conversation, node, lineage, sequence
+    idempotent         it is repeated with the same `idempotency_key`: run, node, lineage, sequence
     non_idempotent     it is repeated only after `compensate(payload, error)` has undone the failed one
 
 A call that takes longer than `timeout` seconds of service is a failure like any other: one that waits is ended, one
@@ -22,7 +22,8 @@ import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Final
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
 
 from aiflow_jupyter.errors import RunError
 from aiflow_jupyter.events import Event
@@ -31,7 +32,12 @@ from aiflow_jupyter.runtime.behaviour import Behaviour
 from aiflow_jupyter.runtime.returned import value
 from aiflow_jupyter.runtime.threads import NodeThreads
 
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
+
 LONGEST_PAUSE_S: Final = 60.0
+JITTER: Final = Random()  # noqa: S311 - for pauses
+"""Where the jitter of every run comes from that is not to come again."""
 
 
 def govern(
@@ -39,9 +45,11 @@ def govern(
     node: str,
     policy: Policy,
     *,
+    run: str,
     functions: Mapping[str, Any],
     threads: NodeThreads | None,
     retried: Callable[[], None],
+    random: Random,
 ) -> Behaviour:
     """A behaviour whose calls are tried as the policy says; itself where it asks for nothing.
 
@@ -49,19 +57,23 @@ def govern(
         behaviour: of a mode that runs on the loop (`thread` ones already changed).
         node: names errors and keys.
         policy: the node's policy.
+        run: the run's identifier, for keys: the same event of another run is not done yet.
         functions: where `compensate` stands by its name.
         threads: the node's threads, where its calls, or a plain `compensate`, run in some.
         retried: told of each further call.
+        random: gives the jitter of the pauses.
     """
     tries = policy.retry
     if policy.effect == "non_idempotent" and policy.compensate is None:
         tries = 1
     if "idempotency_key" in behaviour.extras:
-        behaviour = replace(behaviour, call=_keyed(behaviour.call, node), extras=behaviour.extras - {"idempotency_key"})
+        behaviour = replace(
+            behaviour, call=_keyed(behaviour.call, run, node), extras=behaviour.extras - {"idempotency_key"}
+        )
     timeout = None if policy.effect == "speculative" else policy.timeout
     if tries == 1 and timeout is None:
         return behaviour
-    governor = _Governor(node, policy, tries, timeout, functions.get(policy.compensate or ""), threads, retried)
+    governor = _Governor(node, policy, tries, timeout, functions.get(policy.compensate or ""), threads, retried, random)
     if behaviour.mode in ("inline", "await"):
         once = _waiting(behaviour) if behaviour.mode == "inline" else behaviour.call
         return replace(behaviour, mode="await", call=governor.awaited(once))
@@ -69,9 +81,9 @@ def govern(
     return replace(behaviour, mode="stream", call=governor.streamed(stream))
 
 
-def _keyed(call: Callable[..., Any], node: str) -> Callable[..., Any]:
+def _keyed(call: Callable[..., Any], run: str, node: str) -> Callable[..., Any]:
     def keyed(event: Event, **extras: Any) -> Any:
-        key = f"{event.conversation}/{node}/{event.lineage}/{event.sequence}"
+        key = f"{run}/{node}/{event.lineage}/{event.sequence}"
         return call(event, idempotency_key=key, **extras)
 
     return keyed
@@ -104,6 +116,7 @@ class _Governor:
         compensate: Callable[..., Any] | None,
         threads: NodeThreads | None,
         retried: Callable[[], None],
+        random: Random,
     ) -> None:
         self.node = node
         self.policy = policy
@@ -112,6 +125,7 @@ class _Governor:
         self.compensate = compensate
         self.threads = threads
         self.retried = retried
+        self.random = random
 
     def awaited(self, call: Callable[[Event], Awaitable[Any]]) -> Callable[[Event], Awaitable[Any]]:
         """A coroutine function, tried."""
@@ -193,12 +207,17 @@ class _Governor:
 
         return tenacity.AsyncRetrying(
             stop=tenacity.stop_after_attempt(self.tries),
-            wait=tenacity.wait_exponential(multiplier=self.policy.backoff, max=LONGEST_PAUSE_S)
-            + tenacity.wait_random(0, self.policy.backoff / 2),
+            wait=self._pause,
             retry=tenacity.retry_if_exception(self._worth_it),
             sleep=asyncio.sleep,
             reraise=True,
         )
+
+    def _pause(self, state: RetryCallState) -> float:
+        """Seconds until the next call."""
+        backoff = self.policy.backoff
+        doubled = min(backoff * 2.0 ** (state.attempt_number - 1), LONGEST_PAUSE_S)
+        return doubled + self.random.uniform(0, backoff / 2)
 
     def _worth_it(self, error: BaseException) -> bool:
         """Whether an error is of those that are tried again."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from random import Random
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from aiflow_jupyter.events import Event, descends
@@ -111,7 +112,11 @@ class Binding:
         withheld: says that the operator kept a part of what was asked for from leaving, and why: the run warns of it,
             and its result is no whole one.
         harmless: whether no node of the run, or of the one around it, does what a restart must not repeat.
-        inner: makes a run of another graph, within this one, with some operators in place of the known ones.
+        run: the run's identifier.
+        random: gives what is random in the run: a replay's is seeded.
+        check: has another graph pass its checks, with the run's operators, functions and graphs.
+        inner: makes a run of another graph, within this one, with some operators in place of the known ones and an
+            identifier of its own.
     """
 
     node: str
@@ -130,7 +135,10 @@ class Binding:
     dropped: Callable[[str], None] = _no_run
     withheld: Callable[[str], None] = _no_run
     harmless: bool = True
-    inner: Callable[[GraphSpec, Mapping[str, Operator]], Run] = _no_run
+    run: str = ""
+    random: Random = field(default_factory=Random)
+    check: Callable[[GraphSpec], None] = _no_run
+    inner: Callable[[GraphSpec, Mapping[str, Operator], str], Run] = _no_run
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,6 +188,13 @@ class PartitionedGuardian(WorkerGuardian):
             self._book(taken)
         return taken
 
+    def _began(self, taken: _Taken, now: int) -> None:
+        """Book that an event enters service."""
+        self.wait_ns += now - abs(taken.stamp)
+        self.first_ns = self.first_ns or now
+        if self.lag_ns is not None:
+            self.lag_ns += now - taken.event.time
+
     def _drop_oldest(self) -> bool:
         """What was laid aside came before all that is in the queue."""
         aside = [
@@ -226,10 +233,7 @@ class PartitionedGuardian(WorkerGuardian):
         self._in_service += 1
         try:
             now = scheduler.clock()
-            self.wait_ns += now - abs(taken.stamp)
-            self.first_ns = self.first_ns or now
-            if self.lag_ns is not None:
-                self.lag_ns += now - event.time
+            self._began(taken, now)
             if self.waiters:
                 self._let_in(now)
                 scheduler.run_ready()

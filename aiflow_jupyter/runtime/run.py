@@ -20,13 +20,15 @@ import asyncio
 import secrets
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiflow_jupyter.errors import AiflowError, CommandError, RunCancelled, RunError, where_raised, words
 from aiflow_jupyter.events import Event, Kind
+from aiflow_jupyter.graph.checks import require
 from aiflow_jupyter.graph.problems import nearest
 from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.runtime.answered import MOST_ANSWERS, Answered
+from aiflow_jupyter.runtime.attempts import JITTER
 from aiflow_jupyter.runtime.behaviour import Binding, Collected, Operator
 from aiflow_jupyter.runtime.bottleneck import Bottleneck, bottleneck
 from aiflow_jupyter.runtime.deadlock import Detector
@@ -38,6 +40,9 @@ from aiflow_jupyter.runtime.scheduler import Scheduler
 from aiflow_jupyter.runtime.source import Source
 from aiflow_jupyter.runtime.wiring import Timer, wire
 from aiflow_jupyter.runtime.within import OF_RUN
+
+if TYPE_CHECKING:
+    from random import Random
 
 __all__ = ["NO_VALUE", "Result", "Run", "fresh_id"]
 
@@ -80,6 +85,7 @@ class Run:
         run_id: its identifier; None for a fresh one.
         conversation: the name of the conversation that its inputs are turns of, empty for none.
         harmless: whether what it gives goes to nothing that a restart must not repeat.
+        random: gives what is random in it; a seeded one makes that come again.
 
     Raises:
         AiflowError: a function or an argument turned out not to fit.
@@ -98,6 +104,7 @@ class Run:
         run_id: str | None = None,
         conversation: str = "",
         harmless: bool = True,
+        random: Random = JITTER,
     ) -> None:
         self.id = run_id or fresh_id()
         self.conversation = conversation
@@ -134,6 +141,9 @@ class Run:
             variables=self.variables,
             show=show,
             harmless=harmless and all(node.policy.effect != "non_idempotent" for node in spec.nodes.values()),
+            run=self.id,
+            random=random,
+            check=self._check_within,
             inner=self._run_within,
         )
         self._common = common
@@ -374,7 +384,12 @@ class Run:
                 if not guardian.closed:
                     guardian.resume_serving()
 
-    def _run_within(self, spec: GraphSpec, operators: Mapping[str, Operator]) -> Run:
+    def _check_within(self, spec: GraphSpec) -> None:
+        """See that another graph passes its checks; see `Binding.check`."""
+        signatures = {name: operator.signature for name, operator in self._operators.items()}
+        require(spec, signatures, self._common.functions, flows=self._common.flows)
+
+    def _run_within(self, spec: GraphSpec, operators: Mapping[str, Operator], run_id: str) -> Run:
         """A run of another graph for a node of this one; see `Binding.inner`."""
         common = self._common
         inner = Run(
@@ -384,8 +399,10 @@ class Run:
             functions=common.functions,
             source=common.source,
             flows=common.flows,
+            run_id=run_id,
             conversation=self.conversation,
             harmless=common.harmless,
+            random=common.random,
         )
         self._inner = [each for each in self._inner if each.state in ("ready", "running") or each.still_running]
         self._inner.append(inner)

@@ -171,9 +171,11 @@ class _Wiring:
             behaviour,
             node,
             policy,
+            run=self.common.run,
             functions=self.common.functions,
             threads=self.threads.get(node),
             retried=partial(self._retried, node),
+            random=self.common.random,
         )
         return in_turn(behaviour, policy)
 

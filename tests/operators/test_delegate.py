@@ -365,3 +365,26 @@ def test_warnings_of_a_graph_two_graphs_down_name_the_way():
     _, result = run(text, source, flows, see=seeing([]), check=lambda _text: False)
     assert any(each.startswith("in graph 'middle': in graph 'inner': node 'safe'") for each in result.status.warnings)
     assert not result.complete
+
+
+# -- keys
+
+
+def test_key_of_a_call_in_an_inner_graph_is_the_same_for_each_try_and_another_for_each_event_and_run():
+    keys = []
+
+    async def pay(text: str, idempotency_key: str) -> str:
+        keys.append((text, idempotency_key))
+        if keys.count((text, idempotency_key)) < 2:
+            raise ValueError("again")
+        return text
+
+    async def split(text: str) -> list[str]:
+        return text.split()
+
+    inner = 'act = map(pay) [effect=idempotent, retry=2, backoff=0.01]\nout = sink(var="done")\nact -> out'
+    outer = 'each = flat_map(split)\nsub = delegate(flow=inner)\nout = sink(var="all")\neach -> sub -> out'
+    for _ in range(2):
+        run(outer, None, {"inner": inner}, value="Ann Bob", pay=pay, split=split)
+    assert len(keys) == 8
+    assert len(set(keys)) == len({key for _, key in keys}) == 4

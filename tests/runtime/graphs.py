@@ -44,6 +44,7 @@ def make_run(
     functions: dict[str, Any] | None = None,
     inject: dict[str, str] | None = None,
     pairs: Iterable[str] = (),
+    **more: Any,
 ) -> Run:
     """A run whose nodes do what `behaviours` say; those in `pairs` tell their inputs apart."""
     spec = spec_of(behaviours, edges, policies or {})
@@ -53,7 +54,7 @@ def make_run(
         "node": Operator(OperatorSignature("node"), lambda _args, binding: behaviours[binding.node]),
         "pair": Operator(OperatorSignature("pair", pairs=True), lambda _args, binding: behaviours[binding.node]),
     }
-    return Run(spec, operators, scheduler or Scheduler(loop, loop.clock), functions=functions)
+    return Run(spec, operators, scheduler or Scheduler(loop, loop.clock), functions=functions, **more)
 
 
 def burst(count: int, answers: int = 1) -> list[Event]:
