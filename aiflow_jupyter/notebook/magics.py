@@ -360,13 +360,14 @@ class AiflowMagics(Magics):  # type: ignore[misc]
 
     def _cost(self, options: argparse.Namespace) -> None:
         """Show what answers cost, as a table and a picture."""
-        from aiflow_jupyter.tiers.costs import svg, table
+        from aiflow_jupyter.notebook.hosting import notebook_name
+        from aiflow_jupyter.tiers.config import load
+        from aiflow_jupyter.tiers.costs import svg, told
         from aiflow_jupyter.tiers.database import Database
         from aiflow_jupyter.tiers.ledger import SqliteLedger
 
-        ledger = SqliteLedger(Database())
-        rows = ledger.report(options.by, since=options.since)
-        text = table(rows, options.by, ledger.open())
+        ledger = SqliteLedger(Database(), lambda: load().budget.limits)
+        text, rows = told(ledger, options.by, options.since, notebook_name())
         if rows:
             self.shell.display_pub.publish({"text/plain": text, "image/svg+xml": svg(rows, options.by)})
         print(plain(text))  # noqa: T201

@@ -72,9 +72,10 @@ class Host:
         """
         with self._lock:
             if self._life is None or not self._life.alive:
+                from aiflow_jupyter.notebook.hosting import notebook_name
                 from aiflow_jupyter.tiers.router import default_router
 
-                self._life = Life(self._make_source or default_router)
+                self._life = Life(self._make_source or (lambda: default_router(notebook_name())))
             return self._life
 
     @property
