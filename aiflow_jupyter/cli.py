@@ -7,8 +7,10 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from aiflow_jupyter.tiers.providers import ConfiguredRouter
 
 T = TypeVar("T")
+_EVERY_S = 30.0
+"""Seconds after which a log is told again of what is still waited for."""
 _UNWRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
@@ -156,7 +160,6 @@ def ask(
 
 
 async def _ask(router: Provider, messages: tuple[Message, ...], options: dict[str, Any]) -> tuple[Answer, str]:
-    import time
     from contextlib import aclosing
 
     from aiflow_jupyter.runtime.metrics import Answer
@@ -184,9 +187,12 @@ async def _ask(router: Provider, messages: tuple[Message, ...], options: dict[st
 
 
 class _Shown:
-    """An answer on stdout; on stderr what is being waited for, rewritten in place on a terminal, else a line each."""
+    """An answer on stdout; on stderr what is being waited for.
 
-    def __init__(self) -> None:
+    On a terminal that is rewritten in place; elsewhere it is a line for each new thing, and now and then one more.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._mid_line = False
         self._live = sys.stderr.isatty()
         self._waited = ""
@@ -199,6 +205,8 @@ class _Shown:
             self._mid_line = not text.endswith("\n")
 
     def end_line(self) -> None:
+                elif event.kind == "token":
+                    shown.wait("the model is reasoning")
         """End the answer's last line, whatever came of it: what is said next is no part of it."""
         self.wait("")
         if self._mid_line:
@@ -207,17 +215,22 @@ class _Shown:
 
     def wait(self, words: str) -> None:
         """Say what is waited for now; nothing takes the words away."""
-        words = plain(words)
+        words = f"{plain(words)} ..." if words else ""
         if self._live:
             if words and not self._waited and self._mid_line and sys.stdout.isatty():
                 click.echo(err=True)  # the answer's last line is not to be overwritten
+        self._said_at = 0.0
+        self._clock = clock
                 self._mid_line = False
-            if words or self._waited:
-                click.echo(f"\r\x1b[K{words} ..." if words else "\r\x1b[K", nl=False, err=True)
+            if words != self._waited:
+                above = max(len(self._waited) - 1, 0) // shutil.get_terminal_size().columns  # rows that it took
+                click.echo(f"\x1b[{above}A" * bool(above) + f"\r\x1b[J{words}", nl=False, err=True)
             self._waited = words
-        elif words and (kind := re.sub(r"\d+", "", words)) != self._waited:
-            click.echo(f"{words} ...", err=True)
-            self._waited = kind
+        elif words:
+            kind, now = re.sub(r"\d+", "", words), self._clock()
+            if kind != self._waited or now - self._said_at >= _EVERY_S:
+                click.echo(words, err=True)
+                self._waited, self._said_at = kind, now
 
 
 @main.group()
