@@ -10,7 +10,7 @@ Control kinds: `finish` (one answer is complete), `end` (the edge closes), `erro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
@@ -192,3 +192,19 @@ def descends(lineage: str, of: str) -> bool:
     (True, True, False)
     """
     return lineage == of or lineage.startswith(f"{of}/")
+
+
+def above(lineage: str) -> Iterator[str]:
+    """A lineage, and those that it is below, the nearest first.
+
+    >>> list(above("0/3.ask"))
+    ['0/3.ask', '0']
+    """
+    while lineage:
+        yield lineage
+        lineage = lineage.rpartition("/")[0]
+
+
+def text_bytes(text: str) -> int:
+    """Bytes of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -31,7 +31,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final, cast
 
 from aiflow_jupyter.errors import ConfigError, RunError
-from aiflow_jupyter.events import Event, descends
+from aiflow_jupyter.events import Event, above, descends
 from aiflow_jupyter.graph.builder import OperatorCall, call
 from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
 from aiflow_jupyter.operators.functions import user_function
@@ -251,7 +251,7 @@ class _Join:
     def _is_dead(self, event: Event) -> bool:
         if self._name(event) in self._dead:
             return True
-        if self._void and any(each in self._void for each in _above(event.lineage)):
+        if self._void and any(each in self._void for each in above(event.lineage)):
             self._dead.add(self._name(event))
             return True
         return False
@@ -260,7 +260,7 @@ class _Join:
         """How often what an event comes from began anew, as its input told."""
         if not self._begun:
             return 0
-        return sum(self._begun.get(f"{each} {event.source}", 0) for each in _above(event.lineage))
+        return sum(self._begun.get(f"{each} {event.source}", 0) for each in above(event.lineage))
 
     def _name(self, event: Event) -> str:
         """An identity as one text, with how often it began anew."""
@@ -273,13 +273,6 @@ class _Join:
     def holds(self) -> int:
         """Events that wait for their partners."""
         return self._kept
-
-
-def _above(lineage: str) -> Iterator[str]:
-    """A lineage, and those that it is below."""
-    while lineage:
-        yield lineage
-        lineage = lineage.rpartition("/")[0]
 
 
 def _by(by: str, binding: Binding) -> Callable[[Event], Hashable]:
