@@ -3,7 +3,8 @@
 Every failure that a user can cause or mend is an `AiflowError`. In a notebook it prints as one readable message
 (`_render_traceback_`, which IPython honours) and still fails the cell; the cause stays on `__cause__` for `%debug`.
 Codes are stable: `AF1xx` language, `AF2xx` structure, `AF3xx` types, `AF4xx` policy, `AF5xx` liveness,
-`AF6xx` run, `AF7xx` provider and model, `AF8xx` notebook and command line.
+`AF6xx` run, `AF7xx` provider and model, `AF8xx` notebook and command line, `AF9xx` relay and cluster. What each says
+stands in `codes` of its room; `aiflow codes` prints all.
 """
 
 from __future__ import annotations
