@@ -53,6 +53,20 @@ class _Group(click.Group):
                 click.echo(f"the output can't be written: {error.strerror or error}", err=True)
             raise SystemExit(1) from None
 
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; one of a notebook is told from what is none at all."""
+        name = args[0]
+        if name not in self.commands:
+            from aiflow_jupyter.notebook.lines import COMMANDS
+            from aiflow_jupyter.notebook.options import CELL_COMMANDS
+
+            if name in COMMANDS or name in CELL_COMMANDS:
+                typed = f"%aiflow {name}" if name in COMMANDS else f"%%aiflow {name}"
+                raise click.UsageError(f"{name} is a command of a notebook: {typed}", context)
+        return super().resolve_command(context, args)
+
     def invoke(self, context: click.Context) -> Any:
         try:
             return super().invoke(context)
@@ -68,6 +82,13 @@ class _Group(click.Group):
 @click.version_option(package_name="aiflow-jupyter", prog_name="aiflow")
 def main() -> None:
     """Streaming LLM graphs in Jupyter: this command sets up, measures, and does without a notebook."""
+
+
+@main.command(name="help")
+@click.argument("words", nargs=-1, metavar="[COMMAND]...")
+def help_(words: tuple[str, ...]) -> None:
+    """What there is, or what one command takes; so does COMMAND --help."""
+    main([*words, "--help"], prog_name="aiflow")
 
 
 @main.command()
@@ -181,6 +202,8 @@ async def _ask(router: Provider, messages: tuple[Message, ...], options: dict[st
                 if event.kind == "token" and event.phase != "reasoning":
                     shown.text(event.payload)
                     said.append(event.payload)
+                elif event.kind == "token":
+                    shown.wait("the model is reasoning")
     finally:
         shown.end_line()
     return answer, "".join(said)
@@ -196,6 +219,8 @@ class _Shown:
         self._mid_line = False
         self._live = sys.stderr.isatty()
         self._waited = ""
+        self._said_at = 0.0
+        self._clock = clock
 
     def text(self, text: str) -> None:
         """Show a piece of the answer."""
@@ -205,8 +230,6 @@ class _Shown:
             self._mid_line = not text.endswith("\n")
 
     def end_line(self) -> None:
-                elif event.kind == "token":
-                    shown.wait("the model is reasoning")
         """End the answer's last line, whatever came of it: what is said next is no part of it."""
         self.wait("")
         if self._mid_line:
@@ -219,8 +242,6 @@ class _Shown:
         if self._live:
             if words and not self._waited and self._mid_line and sys.stdout.isatty():
                 click.echo(err=True)  # the answer's last line is not to be overwritten
-        self._said_at = 0.0
-        self._clock = clock
                 self._mid_line = False
             if words != self._waited:
                 above = max(len(self._waited) - 1, 0) // shutil.get_terminal_size().columns  # rows that it took

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import textwrap
 from collections.abc import Mapping
 from typing import Final
@@ -20,6 +19,7 @@ from aiflow_jupyter.notebook.options import (
     Parser,
     asks_for_help,
     cell_parser,
+    near,
     parse_cell_line,
     split,
 )
@@ -44,6 +44,16 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "help": ("[COMMAND]", "all of this, or what one command takes; so does COMMAND --help"),
 }
 """Each command with the words that follow it, and what it does."""
+
+
+TERMINAL: Final = ("bench", "check", "codes", "convert", "demo", "keys", "lab", "models", "relay", "trust", "worker")
+"""Commands that there are in a terminal only."""
+
+
+def in_a_terminal(command: str, words: str = "") -> CommandError:
+    """What is said of a command of the terminal that was typed in a notebook."""
+    hint = f"in a terminal: aiflow {command}{words}"
+    return CommandError(f"{command} is a command of the terminal", code="AF801", hint=hint)
 
 
 def _parser(command: str) -> Parser:
@@ -97,12 +107,16 @@ def parse_line(line: str) -> argparse.Namespace:
             code="AF801",
             hint=f"%%aiflow {command}\n%aiflow help {command} tells the rest",
         )
+    if command in TERMINAL:
+        raise in_a_terminal(command)
     if command not in COMMANDS:
-        close = difflib.get_close_matches(command, COMMANDS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(COMMANDS)}"
+        close = near(command, COMMANDS)
+        hint = f"did you mean {close}?" if close else f"known: {', '.join(COMMANDS)}"
         raise CommandError(
             f"unknown command {command!r}", code="AF801", hint=f"{hint}\na question needs a cell: %%aiflow"
         )
+    if command == "help" and words[:1] and words[0] in TERMINAL:
+        raise in_a_terminal(words[0], " --help")
     parser = _parser(command)
     options = parser.parse_intermixed_args(words)
     if command == "trace" and options.file is None and options.action != "off":

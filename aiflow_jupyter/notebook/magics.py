@@ -60,7 +60,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         """Ask a model, define a graph, or run one.
 
             %%aiflow [--tier T] [--stay FLOOR] [--fallback] [--explain] [--model M] [--system TEXT] [--temperature X]
-                     [--max-tokens N] [--seed N] [-c NAME] [--no-store] [-o NAME] [-b] [--raw]
+                     [--max-tokens N] [--seed N] [-c NAME] [--no-store] [-o NAME] [--why] [-b] [--raw]
             Why is the sky blue?
 
             %%aiflow graph NAME
@@ -68,7 +68,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             out = sink(display=true)
             ask -> out
 
-            %%aiflow run NAME [--to NODE] [--open] [-o NAME] [-b] [--raw]
+            %%aiflow run NAME [--to NODE] [--open] [-o NAME] [--why] [-b] [--raw]
             what goes to the graph's input; with --open it may come later, by offer(): %aiflow run NAME --open -o job
 
             %aiflow runs | cancel [ID] | why [RUN] | tiers | graphs | graph NAME [--as FORM] | doctor | login
@@ -296,6 +296,8 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             result = value(finished)
         if options.out:
             self.shell.user_ns[options.out] = result
+        if options.why:
+            print(plain(self._why(handle.id)))  # noqa: T201
         return result
 
     def _bind_part(self, name: str, part: Any) -> None:

@@ -13,7 +13,7 @@ import difflib
 import keyword
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from aiflow_jupyter.errors import CommandError
@@ -28,6 +28,7 @@ CELL_COMMANDS = {
 _BODY = "the question itself goes into the lines below the first"
 _OFTEN_ASKED = {"%%aiflow": _BODY, "%%aiflow run": _BODY, "%aiflow why": "a question needs a cell: %%aiflow"}
 """What is said of a word too many where it may be that of a question."""
+_AS_JSON = ("%aiflow tiers", "%aiflow cost", "%aiflow doctor")
 MOST_TOKENS = 1_000_000
 _TAKEN = re.compile(r"In|Out|get_ipython|exit|quit|_{1,3}|_\d+|_i{1,3}|_i\d+|_[dio]h")
 """Names that are IPython's own."""
@@ -48,12 +49,31 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             word = unknown[1]
             known = [option for action in self._actions for option in action.option_strings]
-            close = difflib.get_close_matches(word.split("=")[0], known, n=1)
+            close = near(word.split("=")[0], known)
             message = f"unknown option {word!r}" if word.startswith("-") else f"unexpected word {word!r}"
-            hint = (f"did you mean {close[0]}?\n" if close else "") + hint
+            hint = (f"did you mean {close}?\n" if close else "") + hint
             if not word.startswith("-") and self.prog in _OFTEN_ASKED:
                 hint += f"\n{_OFTEN_ASKED[self.prog]}"
+            if word == "--json" and self.prog in _AS_JSON:
+                hint = f"in a terminal: {self.prog[1:]} --json\n{hint}"
         raise CommandError(message, code="AF801", hint=hint)
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """The known word of which this one is a slip, or a beginning; empty where there is none that is really near."""
+    bare = {each.lstrip("-"): each for each in known}
+    meant = word[:_LONGEST].lstrip("-")
+    close = difflib.get_close_matches(meant, bare, n=1, cutoff=_ALIKE)
+    begun = [each for each in bare if len(meant) >= _BEGINNING and each.startswith(meant)]
+    swapped = [each for each in bare if len(each) == len(meant) and sorted(each) == sorted(meant)]
+    found = close or swapped or (begun if len(begun) == 1 else [])
+    return bare[found[0]] if found else ""
+
+
+_ALIKE = 0.7
+"""As `difflib` counts: `teir` is 0.75 of `tier`, but `trust` 0.67 of `runs`."""
+_BEGINNING = 3
+_LONGEST = 100
 
 
 def cell_parser(command: str) -> Parser:
@@ -89,6 +109,7 @@ def cell_parser(command: str) -> Parser:
         )
     if command in ("ask", "run"):
         parser.add_argument("-o", "--out", metavar="NAME", help="bind the result to this variable")
+        parser.add_argument("--why", action="store_true", help="say who answered and why, below the answer")
         parser.add_argument("-b", "--background", action="store_true", help="return at once; see %%aiflow runs")
         parser.add_argument("--raw", action="store_true", help="leave {{name}} in the body as it is")
     return parser
@@ -107,13 +128,7 @@ def parse_cell_line(line: str) -> argparse.Namespace:
     if asks_for_help(words):
         return argparse.Namespace(command="help", about=command)
     if command == "ask" and words and not words[0].startswith("-"):
-        close = difflib.get_close_matches(words[0], CELL_COMMANDS, n=1)
-        hint = (
-            f"did you mean {close[0]}?"
-            if close
-            else f"known: {', '.join(CELL_COMMANDS)}; a question goes into the body"
-        )
-        raise CommandError(f"unknown command {words[0]!r}", code="AF801", hint=hint)
+        raise _no_cell(words)
     options = cell_parser(command).parse_args(words)
     options.command = command
     for name in ("out", "name"):
@@ -127,9 +142,31 @@ def parse_cell_line(line: str) -> argparse.Namespace:
         raise CommandError(
             f"{out!r} is a name of Python or IPython itself, which other cells need", code="AF801", hint="-o answer"
         )
+    if getattr(options, "why", False) and (options.background or getattr(options, "open", False)):
+        raise CommandError(
+            "--why is said below the answer, which a run in the background is not waited for",
+            code="AF801",
+            hint="leave it out, and type %aiflow why when the answer is there",
+        )
     if command == "ask":
         require_arguments(vars(options), "--")
     return options
+
+
+def _no_cell(words: Sequence[str]) -> CommandError:
+    """What is said of a first line whose first word begins no cell."""
+    from aiflow_jupyter.notebook.lines import COMMANDS, TERMINAL, in_a_terminal
+
+    first, *more = words
+    if first in TERMINAL and not more:
+        return in_a_terminal(first)
+    if first in COMMANDS and (not more or more[0].startswith("-")):
+        return CommandError(
+            f"{first} is no cell but a line of its own", code="AF801", hint=f"%aiflow {' '.join(words)}"
+        )
+    close = near(first, CELL_COMMANDS)
+    hint = f"did you mean {close}?" if close else f"known: {', '.join(CELL_COMMANDS)}; a question goes into the body"
+    return CommandError(f"unknown command {first!r}", code="AF801", hint=hint)
 
 
 def require_arguments(given: Mapping[str, Any], mark: str = "") -> None:
@@ -189,8 +226,8 @@ def insert(body: str, variables: Mapping[str, Any]) -> str:
     def value(match: re.Match[str]) -> str:
         name = match[1]
         if name not in variables:
-            close = difflib.get_close_matches(name, [n for n in variables if not n.startswith("_")], n=1)
-            hint = f"did you mean {{{{{close[0]}}}}}?\n" if close else ""
+            close = near(name, (n for n in variables if not n.startswith("_")))
+            hint = f"did you mean {{{{{close}}}}}?\n" if close else ""
             raise CommandError(
                 f"the cell has {{{{{name}}}}}, but no variable is called {name!r}",
                 code="AF803",

@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from aiflow_jupyter.cli import main
+from aiflow_jupyter.notebook.lines import COMMANDS, TERMINAL
+from aiflow_jupyter.notebook.options import CELL_COMMANDS
+
 COMMAND = Path(sys.executable).with_name("aiflow")
 NODES = ["ask", "lane", "tidy", "speech", "notes"]
 
@@ -62,6 +66,27 @@ def test_every_command_explains_itself(command):
     done = aiflow(*command, "--help")
     assert done.returncode == 0
     assert done.stdout.startswith("Usage: ")
+
+
+@pytest.mark.parametrize("words", [[], ["ask"], ["bench", "judge"]])
+def test_help_is_a_command_too(words):
+    assert aiflow("help", *words).stdout == aiflow(*words, "--help").stdout
+
+
+def test_help_for_what_is_no_command_is_a_usage_error():
+    done = aiflow("help", "nope")
+    assert (done.returncode, "No such command 'nope'" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(("word", "typed"), [("runs", "%aiflow runs"), ("why", "%aiflow why"), ("run", "%%aiflow run")])
+def test_a_command_of_a_notebook_is_named_as_such(word, typed):
+    done = aiflow(word)
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"Error: {word} is a command of a notebook: {typed}\n")
+
+
+def test_a_notebook_knows_every_command_of_the_terminal():
+    assert set(TERMINAL) == set(main.commands) - set(COMMANDS) - set(CELL_COMMANDS)
 
 
 def test_version_is_the_packages():

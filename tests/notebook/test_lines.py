@@ -21,6 +21,10 @@ def test_a_line_is_read_with_its_words():
     ("line", "says"),
     [
         ("cancle", "did you mean cancel?"),
+        ("trust", "in a terminal: aiflow trust"),
+        ("help trust", "in a terminal: aiflow trust --help"),
+        ("tiers --json", "in a terminal: aiflow tiers --json"),
+        ("tiers x", "unexpected word 'x'"),
         ("how does it work", "%%aiflow"),
         ("why is it so", "%%aiflow"),
         ("runs all", "unexpected word 'all'"),
@@ -37,6 +41,13 @@ def test_a_line_that_can_not_be_read_is_one_error_that_says_what_to_do(line, say
         parse_line(line)
     assert says in str(caught.value)
     assert caught.value.code == "AF801"
+
+
+@pytest.mark.parametrize("word", ["stur", "bus", "rum", "thrust"])
+def test_nothing_is_said_to_be_meant_that_is_not_near(word):
+    with pytest.raises(CommandError) as caught:
+        parse_line(word)
+    assert "did you mean" not in caught.value.hint
 
 
 @pytest.mark.parametrize("line", ["trace", "trace record", "trace --nope", "conversation --nope", "cost --by moon"])

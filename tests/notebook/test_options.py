@@ -37,6 +37,7 @@ def test_every_option_of_a_question_is_read():
         "conversation": "talk",
         "no_store": True,
         "out": "x",
+        "why": False,
         "background": True,
         "raw": True,
     }
@@ -50,6 +51,7 @@ def test_every_option_of_a_run_is_read():
         "to": "ask",
         "open": True,
         "out": "result",
+        "why": False,
         "background": True,
         "raw": True,
     }
@@ -66,6 +68,13 @@ def test_ask_may_be_said_in_words():
         ("--max-token 5", "did you mean --max-tokens?"),
         ("run flow --tto x", "did you mean --to?"),
         ("grahp flow", "did you mean graph?"),
+        ("--wyh", "did you mean --why?"),
+        ("--temp 1", "did you mean --temperature?"),
+        ("--why -b", "%aiflow why"),
+        ("run flow --why --open", "%aiflow why"),
+        ("tiers", "%aiflow tiers"),
+        ("cost --by day", "%aiflow cost --by day"),
+        ("trust", "in a terminal: aiflow trust"),
         ("Why is the sky blue?", "a question goes into the body"),
         ("--tier local why", "the question itself goes into the lines below"),
         ("graph", "NAME"),
@@ -100,6 +109,19 @@ def test_a_line_that_can_not_be_read_is_one_error_that_says_what_to_do(line, say
         parse_cell_line(line)
     assert says in str(caught.value)
     assert caught.value.code == "AF801"
+
+
+@pytest.mark.parametrize("line", ["--foo", "--json", "--no", "-x", "tuesday", "run flow --te x"])
+def test_nothing_is_said_to_be_meant_that_is_not_near(line):
+    with pytest.raises(CommandError) as caught:
+        parse_cell_line(line)
+    assert "did you mean" not in caught.value.hint
+
+
+def test_a_line_of_its_own_is_told_from_a_question_that_begins_with_its_word():
+    with pytest.raises(CommandError, match="unknown command 'why'") as caught:
+        parse_cell_line("why is the sky blue")
+    assert "a question goes into the body" in caught.value.hint
 
 
 def test_a_name_in_double_braces_becomes_its_value():

@@ -58,6 +58,16 @@ def test_a_reply_says_who_answered_and_why(shell):
     assert reply.badge.endswith("judged LOW")
 
 
+def test_a_cell_says_it_below_its_answer_where_it_is_asked_to(shell, capsys):
+    reply = shell.ran("%%aiflow --why -o it\nHi").result
+    assert "]\nauto: local answers · small\njudged LOW" in capsys.readouterr().out
+    assert shell.user_ns["it"] is reply
+    shell.ran('%%aiflow graph one\na = generate(tier="hpc")\nout = sink(var="x")\na -> out')
+    capsys.readouterr()
+    shell.ran("%%aiflow run one --why\nHi")
+    assert "\nhpc: hpc answers · large\nnot judged" in f"\n{capsys.readouterr().out}"
+
+
 def test_the_line_says_it_of_the_newest_run_or_a_named_one(shell, capsys):
     first = shell.ran("%%aiflow --tier hpc\nHi").result
     shell.ran("%%aiflow\nHi")
