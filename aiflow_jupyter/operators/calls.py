@@ -11,8 +11,7 @@ import json
 import sys
 from dataclasses import dataclass
 
-from aiflow_jupyter.events import ToolFragment
-from aiflow_jupyter.operators.segment import text_bytes
+from aiflow_jupyter.events import ToolFragment, text_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,12 +43,12 @@ from itertools import islice
 from typing import Any, Final
 
 from aiflow_jupyter.errors import ConfigError
-from aiflow_jupyter.events import TEXT, Event, Phase, descends, origin
+from aiflow_jupyter.events import TEXT, Event, Phase, descends, origin, text_bytes
 from aiflow_jupyter.graph.builder import OperatorCall, call
 from aiflow_jupyter.graph.signatures import VERDICT, Args, OperatorSignature, Parameter
 from aiflow_jupyter.operators.functions import inlined, user_function
 from aiflow_jupyter.operators.numbering import Recent
-from aiflow_jupyter.operators.segment import ByEnd, sentence_end, text_bytes
+from aiflow_jupyter.operators.segment import ByEnd, sentence_end
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
 from aiflow_jupyter.runtime.returned import decision
 

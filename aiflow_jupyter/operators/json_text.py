@@ -10,12 +10,13 @@ from typing import Any, Final
 from pydantic_core import to_json
 
 from aiflow_jupyter.errors import RunError, encodable
+from aiflow_jupyter.events import text_bytes
 
 MOST_DEPTH: Final = 100
 
 
 def json_text(value: Any, most: int) -> str:
-    """A value as JSON, cut behind `most` characters, and told so where it is; what JSON does not know is its `str`.
+    """A value as JSON, cut behind `most` bytes, and told so where it is; what JSON does not know is its `str`.
 
     Raises:
         RunError: an iterator or an awaitable is in it, or it is nested deeper than `MOST_DEPTH`, as what holds itself.
@@ -24,10 +25,15 @@ def json_text(value: Any, most: int) -> str:
     size = 0
     for piece in _pieces(value, most, 0):
         written.append(piece)
-        size += len(piece)
+        size += text_bytes(piece)
         if size > most:
-            return f"{''.join(written)[:most]}\n[cut here: there is more]"
+            return f"{beginning(''.join(written), most)}\n[cut here: there is more]"
     return "".join(written)
+
+
+def beginning(text: str, most: int) -> str:
+    """What of a text fits into `most` bytes of UTF-8, no character cut in two."""
+    return text.encode("utf-8", "surrogatepass")[:most].decode("utf-8", "ignore")
 
 
 def _pieces(value: Any, most: int, depth: int) -> Iterator[str]:

@@ -21,11 +21,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from aiflow_jupyter.errors import RunError
-from aiflow_jupyter.events import Event, descends, origin
+from aiflow_jupyter.events import Event, descends, origin, text_bytes
 from aiflow_jupyter.graph.builder import OperatorCall, call
 from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
 from aiflow_jupyter.operators.numbering import MOST_LINEAGES
-from aiflow_jupyter.operators.segment import text_bytes
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
 from aiflow_jupyter.runtime.edges import THROUGH
 

@@ -31,13 +31,12 @@ from functools import partial
 from typing import Any, Final, get_args
 
 from aiflow_jupyter.errors import ConfigError, RunError
-from aiflow_jupyter.events import Event
+from aiflow_jupyter.events import Event, text_bytes
 from aiflow_jupyter.graph import hints
 from aiflow_jupyter.graph.builder import OperatorCall, call
 from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
 from aiflow_jupyter.operators.answers import Answers, Gathered
 from aiflow_jupyter.operators.functions import inlined, named, result_of
-from aiflow_jupyter.operators.segment import text_bytes
 from aiflow_jupyter.runtime.admission import skip
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
 from aiflow_jupyter.runtime.returned import value

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from aiflow_jupyter.errors import ConfigError, RunError
-from aiflow_jupyter.events import TEXT, Event, Phase, descends, origin
+from aiflow_jupyter.events import TEXT, Event, Phase, descends, origin, text_bytes
 from aiflow_jupyter.graph.builder import OperatorCall, call
 from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
 from aiflow_jupyter.operators.numbering import Numbers
@@ -300,11 +300,6 @@ class _Open:
         self.complete = True
         self.bytes = 0
         self.last: Event | None = None
-
-
-def text_bytes(text: str) -> int:
-    """Bytes of a text in UTF-8."""
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 class _Segmenter:

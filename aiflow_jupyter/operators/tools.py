@@ -33,11 +33,11 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any, Final
 
 from aiflow_jupyter.errors import AiflowError, RunError, words
-from aiflow_jupyter.events import Event, ToolCall, ToolFragment, ToolResult, descends
+from aiflow_jupyter.events import Event, ToolCall, ToolFragment, ToolResult, descends, text_bytes
 from aiflow_jupyter.graph.builder import OperatorCall, call
 from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
 from aiflow_jupyter.operators.calls import Assembly, SaidCall
-from aiflow_jupyter.operators.json_text import json_text
+from aiflow_jupyter.operators.json_text import beginning, json_text
 from aiflow_jupyter.operators.numbering import Recent
 from aiflow_jupyter.operators.schema import WrongArgumentsError, tools_of
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
@@ -233,9 +233,10 @@ class _Tools:
         result = whole(name, result)
         if not isinstance(result, str):
             return json_text(result, self._hold_bytes)
-        if len(result) > self._hold_bytes:
-            return f"{result[: self._hold_bytes]}\n[cut here: {len(result) - self._hold_bytes:,} more characters]"
-        return result
+        if text_bytes(result) <= self._hold_bytes:
+            return result
+        kept = beginning(result, self._hold_bytes)
+        return f"{kept}\n[cut here: {len(result) - len(kept):,} more characters]"
 
 
 def bind(args: Args, binding: Binding) -> Behaviour:

@@ -19,11 +19,10 @@ from types import GenericAlias
 from typing import Final
 
 from aiflow_jupyter.errors import ConfigError
-from aiflow_jupyter.events import Event, descends, origin
+from aiflow_jupyter.events import Event, descends, origin, text_bytes
 from aiflow_jupyter.graph.builder import OperatorCall, call
 from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
 from aiflow_jupyter.operators.numbering import Numbers
-from aiflow_jupyter.operators.segment import text_bytes
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
 
 MOST_TIMED: Final = 1_024

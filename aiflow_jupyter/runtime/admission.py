@@ -23,7 +23,7 @@ from collections import Counter, deque
 from typing import Any, Final, Protocol
 
 from aiflow_jupyter.errors import RunError
-from aiflow_jupyter.events import CONTROL, TEXT, Event
+from aiflow_jupyter.events import CONTROL, TEXT, Event, text_bytes
 from aiflow_jupyter.graph.policy import Policy
 
 CONTROL_STAMP: Final = -1
@@ -217,7 +217,7 @@ class Admission:
             and event.kind in TEXT
             and (last.kind, last.lineage, last.source) == (event.kind, event.lineage, event.source)
             and {**last.meta, "gap": ""} == {**event.meta, "gap": ""}
-            and len(last.payload) + len(text) <= self.policy.hold_bytes
+            and text_bytes(last.payload) + text_bytes(text) <= self.policy.hold_bytes
             and (not self.bytes_limit or self.bytes + size <= self.bytes_limit)
         )
         if together:

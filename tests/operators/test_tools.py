@@ -199,6 +199,12 @@ def test_a_long_result_is_cut_and_says_so():
     assert result.content == "x" * 100 + "\n[cut here: 900 more characters]"
 
 
+@pytest.mark.parametrize(("gives", "cut"), [("漢" * 50, "漢" * 33), (["漢" * 50], '["' + "漢" * 32)])
+def test_long_result_is_cut_by_its_bytes_and_never_within_a_character(gives, cut):
+    (result,) = results(node({"hold_bytes": 100}, long=lambda: gives).put(fragment(0, "a", "long"), finish()))
+    assert result.content.startswith(cut + "\n[cut here: ")
+
+
 def test_arguments_that_are_too_long_fail_their_call_alone():
     big = json.dumps({"n": 1, "x": "y" * 200})
     out = node({"hold_bytes": 100}).put(

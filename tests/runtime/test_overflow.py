@@ -118,6 +118,11 @@ def test_conflated_text_is_no_longer_than_hold_bytes():
     assert seen.data == ["ab", "cdef", "ghij"]
 
 
+def test_conflated_text_counts_by_its_bytes():
+    seen, _ = told({"queue": 1, "overflow": "conflate", "hold_bytes": 10}, *tokens("0", *["漢"] * 5))
+    assert seen.data == ["0", "漢" * 3, "漢" * 2]
+
+
 def test_queue_bytes_bounds_what_waits_and_nothing_is_lost_under_block():
     size = sys.getsizeof("x" * 100)
     texts = [f"{number:0100d}" for number in range(10)]
