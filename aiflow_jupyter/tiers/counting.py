@@ -134,27 +134,40 @@ class TokenCounter:
     async def measure(self, messages: Sequence[Message], tier: Tier) -> None:
         """Ask the tier's own tokenizer where the estimate can't settle whether the chat fits.
 
-        The text goes to the tier, so a floor is looked at before. What can't be asked stays an estimate.
+        The text goes to the tier, so a floor is looked at before. What can't be asked stays an estimate, and so does what
+        is older than a window full of messages: such a chat does not fit, whatever that takes.
         """
         known, provider = self._of(tier), tier.provider
         if tier.window is None or not isinstance(provider, Tokenizing):
             return
-        if self.tokens(messages, tier) < _NEAR * tier.window:
+        if not self._reach(messages, tier, _NEAR * tier.window):
             return
-        for message in messages:
+        left = tier.window
+        for message in reversed(messages):
             text, _ = parts(message)
-            if text in known.counts:
-                known.counts.move_to_end(text)
-                continue
-            try:
-                counted = await provider.count(text, tier.model)
-            except AiflowError:  # it will say so when it is asked for the answer
-                return
-            if counted is None:
-                return
-            known.counts[text] = counted
+            if text not in known.counts:
+                try:
+                    counted = await provider.count(text, tier.model)
+                except AiflowError:  # it will say so when it is asked for the answer
+                    return
+                if counted is None:
+                    return
+                known.counts[text] = counted
+            known.counts.move_to_end(text)
+            left -= known.counts[text]
             if len(known.counts) > _REMEMBERED:
                 known.counts.popitem(last=False)
+            if left < 0:
+                return
+
+    def _reach(self, messages: Sequence[Message], tier: Tier, most: float) -> bool:
+        """Whether messages take so many tokens; of a long chat only as many are gone through as that needs."""
+        tokens, nothing = 0, self.tokens((), tier)
+        for message in reversed(messages):
+            tokens += self.tokens((message,), tier) - nothing
+            if tokens + nothing >= most:
+                return True
+        return False
 
     def learn(self, messages: Sequence[Message], tier: Tier, prompt_tokens: int | None) -> None:
         """Take in what the provider says it read."""

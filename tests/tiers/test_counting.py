@@ -130,6 +130,17 @@ async def test_a_server_with_a_tokenizer_is_asked_once_for_each_text_and_only_ne
     assert 3_002 < counter.tokens(chat, at) < 3_100
 
 
+async def test_of_a_chat_that_is_far_too_long_only_the_newest_window_full_is_counted_by_the_server():
+    seen = []
+    counter, at = TokenCounter(), tier(server("llamacpp", seen))
+    chat = [said(f"{number} " + "word " * 99) for number in range(500)]
+    await counter.measure(chat, at)
+    assert len(seen) - 1 == at.window // 100 + 1
+    assert counter.tokens(chat[-1:], at) < 200
+    await counter.measure([*chat, said("another")], at)
+    assert len(seen) - 2 == at.window // 100 + 1
+
+
 async def test_a_text_is_sent_to_no_server_that_is_not_known_to_count():
     seen = []
     counter, at = TokenCounter(), tier(server("somebody", seen))

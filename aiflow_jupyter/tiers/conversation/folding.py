@@ -85,10 +85,11 @@ class Folding:
 
     def misfit(self, messages: Sequence[Message], tier: Tier, output: int) -> Misfit | None:
         """Whether the chat can't be made to fit; see `terms.Fitter`."""
-        chat = _Chat(tuple(messages), self._counter, tier)
-        if tier.window is None or chat.tokens <= tier.window - output or chat.least <= tier.window - output:
+        if tier.window is None:
             return None
-        return _misfit(chat.least, tier.window, output)
+        chat, most = _Chat(tuple(messages), self._counter, tier), tier.window - output
+        fits = chat.least <= most or chat.tokens <= most  # in this order: a long chat is not gone through for it
+        return None if fits else _misfit(chat.least, tier.window, output)
 
     def _look(self, messages: tuple[Message, ...], tier: Tier, output: int) -> Fitted | Misfit | tuple[_Chat, int]:
         """The chat as it is where it fits or never will; else what is to be folded, and into how many tokens."""
@@ -164,7 +165,6 @@ class _Chat:
 
     Attributes:
         tier: as above.
-        tokens: of the whole.
         older: how many turns may be folded: all but the last one.
         is_folded: whether all that is older than the last turn is a summary.
         hashes: for each number of turns from the beginning on, what tells their content from any other.
@@ -174,7 +174,6 @@ class _Chat:
         self._messages = messages
         self._counter = counter
         self.tier = tier
-        self.tokens = counter.tokens(messages, tier)
         spoken = [at for at, message in enumerate(messages) if message["role"] != "system"]
         self._begins = [at for at in spoken if at == spoken[0] or messages[at]["role"] == "user"] or [len(messages)]
         self.older = len(self._begins) - 1
@@ -182,6 +181,11 @@ class _Chat:
         self.is_folded = self.older == 1 and isinstance(first, str) and first.startswith(_HEAD)
         self.hashes: list[str] = [""]
         self._taken = [0]
+
+    @cached_property
+    def tokens(self) -> int:
+        """The tokens of the whole."""
+        return self._counter.tokens(self._messages, self.tier)
 
     @cached_property
     def least(self) -> int:

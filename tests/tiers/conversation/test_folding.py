@@ -309,6 +309,7 @@ async def test_a_long_chat_is_folded_off_the_loop_and_gone_through_a_few_times(c
     for question in ("now", "and now"):
         fitted = await made.fit([*chat, user(question)], to, 1_024, "anywhere")
         assert fitted.folded > 0
+    assert made.misfit([*chat, user("now")], to, 1_024) is None
     assert counter.held < 100_000 < size
     assert counter.letters < 6 * size
     assert counter.calls < 3 * len(chat) + 10_000
