@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Awaitable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,7 +47,7 @@ async def _tiers(settings: Config, path: Path) -> list[Finding]:
     looks.append(_relay(hpc))
     at_once = []
     if hpc.executor == "local":
-        looks.append(_model_server(hpc))
+        looks.append(_one(model_server(hpc)))
     else:
         at_once.append(_worker_key(hpc.worker_key))
         if hpc.executor == "globus":
@@ -143,7 +144,8 @@ def _factory(factory: str) -> Finding:
     return Finding("factory", factory if there else f"there is no module {module}", not there, mend)
 
 
-async def _model_server(settings: LocalHpc) -> list[Finding]:
+async def model_server(settings: LocalHpc) -> Finding:
+    """Whether the model server answers that a worker of this machine would ask."""
     from aiflow_jupyter.hpc.modelserver import BY_SETTING, NotReadyError, Server  # noqa: PLC0415
     from aiflow_jupyter.tiers.providers import model_server_key  # noqa: PLC0415
 
@@ -152,10 +154,15 @@ async def _model_server(settings: LocalHpc) -> list[Finding]:
         named = settings.model_server
         server = Server(named, key.reveal() if key else "", BY_SETTING) if named else Server.find()
     except NotReadyError as error:
-        return [Finding("model server", str(error), wrong=True, mend='model_server = "http://127.0.0.1:8000/v1"')]
+        mend = 'model_server = "http://127.0.0.1:8000/v1"; for a try, `aiflow models serve` plays one'
+        return Finding("model server", str(error), wrong=True, mend=mend)
     except AiflowError as error:
-        return [Finding("model server", error.message, wrong=True, mend=error.hint)]
-    return [await checks.model_server(server)]
+        return Finding("model server", error.message, wrong=True, mend=error.hint)
+    return await checks.model_server(server)
+
+
+async def _one(look: Awaitable[Finding]) -> list[Finding]:
+    return [await look]
 
 
 async def _globus() -> list[Finding]:

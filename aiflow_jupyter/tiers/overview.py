@@ -25,6 +25,7 @@ from aiflow_jupyter.tiers.sections import AnyHpc, Cloud, Config, Local
 from aiflow_jupyter.tiers.terms import LABELS, NAMES, Price, TierName
 
 if TYPE_CHECKING:
+    from aiflow_jupyter.hpc.findings import Finding
     from aiflow_jupyter.tiers.health import Status
 
 PATIENCE_S: Final = 2.5
@@ -97,9 +98,11 @@ class Overview:
         return asdict(self)
 
     def __str__(self) -> str:
-        head = ("tier", "provider", "model", "window", "in/out per 1M", "key", "latency", "health")
-        rows = [head, *(_row(seen) for seen in self.tiers)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(head) - 1)]
+        head = ("tier", "provider", "model", "window", "in/out per 1M", "key", "first token", "health")
+        rows: list[tuple[str, ...]] = [head, *(_row(seen) for seen in self.tiers)]
+        if all(seen.latency_s is None for seen in self.tiers):  # nothing was asked yet by this process
+            rows = [(*row[:-2], row[-1]) for row in rows]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
         lines = ["  ".join([*(c.ljust(w) for c, w in zip(row[:-1], widths, strict=True)), row[-1]]) for row in rows]
         return plain("\n".join([*(line.rstrip() for line in lines), "", f"auto: {self.routing()}"]))
 
@@ -250,22 +253,27 @@ def _among(body: bytes, model: str | None) -> str:
 
 
 async def _hpc(settings: AnyHpc) -> Seen:
-    """The hpc tier: its relay, and the model server where that is on this machine."""
+    """The hpc tier: its relay, and the model server where the worker runs on this machine."""
     from aiflow_jupyter.hpc import checks  # noqa: PLC0415
+    from aiflow_jupyter.tiers.checks import model_server  # noqa: PLC0415
 
-    key = None if settings.relay == "self" else _key(settings.relay_key_env, settings.relay_key_file, "relay_key")
-    well: bool | None = None
-    if settings.relay == "self":
-        health = "its relay starts with the first question"
-    else:
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                found = await checks.relay(settings.relay)
-            well, health = not found.wrong, found.found
-        except TimeoutError:
-            well, health = False, f"{settings.relay} gave no answer in {PATIENCE_S:g} s"
-    url = "" if settings.relay == "self" else settings.relay
-    return _seen("hpc", f"hpc ({settings.executor})", settings, url, well, health, key=key)
+    own = settings.relay == "self"
+    key = None if own else _key(settings.relay_key_env, settings.relay_key_file, "relay_key")
+    looks = [] if own else [("relay", checks.relay(settings.relay))]
+    if settings.executor == "local":
+        looks.append(("model server", model_server(settings)))
+    begun = time.perf_counter()
+    seen = await asyncio.gather(*(_answers(_wrong(look), begun) for _, look in looks))
+    parts = [(well, f"{what}: {health}") for (what, _), (well, health) in zip(looks, seen, strict=True)]
+    well = all(each for each, _ in parts) if parts else None
+    health = "; ".join(words for each, words in parts if each is well) or "a question tells whether it answers"
+    return _seen("hpc", f"hpc ({settings.executor})", settings, "" if own else settings.relay, well, health, key=key)
+
+
+async def _wrong(look: Awaitable[Finding]) -> str:
+    """What is wrong with what was looked at, empty if nothing is."""
+    found = await look
+    return found.found if found.wrong else ""
 
 
 async def _answers(question: Awaitable[str], begun: float) -> tuple[bool, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +18,7 @@ from traitlets.config import Config
 from aiflow_jupyter.cli import main
 from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.notebook.magics import AiflowMagics
+from aiflow_jupyter.relay.crypto import WorkerKey
 from aiflow_jupyter.runtime.source import Request
 from aiflow_jupyter.tiers import discovery, overview
 from aiflow_jupyter.tiers.config import load
@@ -276,17 +278,32 @@ async def test_a_local_server_and_an_ollama_by_name(settings, router):
     assert "nothing answers" in (await seen(router))["local"].health
 
 
-async def test_a_relay_is_asked_whether_it_is_ready(settings, router):
-    relay = '[tiers.hpc]\nexecutor = "local"\nrelay_key_env = "NO_SUCH_KEY"\nrelay = "{}"\n'
-    with serving({"/readyz": (200, {"status": "ready"})}) as server:
-        settings.write_text(relay.format(server.url))
-        hpc = (await seen(router))["hpc"]
-        assert (hpc.well, hpc.health) == (True, f"{server.url} is ready")
-        assert hpc.key == overview.Key("relay_key_env", "NO_SUCH_KEY", present=False)
-    assert (await seen(router))["hpc"].well is False
+async def test_a_relay_and_a_model_server_of_this_machine_are_asked_whether_they_are_ready(
+    settings, router, monkeypatch, tmp_path
+):
+    hpc = '[tiers.hpc]\nexecutor = "local"\nmodel_server = "{0}/v1"\nrelay_key_env = "NO_SUCH_KEY"\nrelay = "{0}"\n'
+    with serving({"/readyz": (200, {"status": "ready"}), **lists("m")}) as server:
+        settings.write_text(hpc.format(server.url))
+        both = (await seen(router))["hpc"]
+        assert (both.well, both.key) == (True, overview.Key("relay_key_env", "NO_SUCH_KEY", present=False))
+        assert re.fullmatch(r"relay: answers in \d+ ms; model server: answers in \d+ ms", both.health)
+        server.answers["/readyz"] = (404, "a web page")
+        relay = (await seen(router))["hpc"]
+        assert (relay.well, relay.health.partition(": ")[0]) == (False, "relay")
+    gone = (await seen(router))["hpc"]
+    assert (gone.well, gone.health.count("connection refused")) == (False, 2)
+    monkeypatch.setenv("AIFLOW_MODEL_SERVER_FILE", str(tmp_path / "server.json"))
     settings.write_text('[tiers.hpc]\nexecutor = "local"\n')
+    nowhere = (await seen(router))["hpc"]
+    assert (nowhere.well, nowhere.key, nowhere.provider) == (False, None, "hpc (local)")
+    assert "says where it is" in nowhere.health
+
+
+async def test_of_a_cluster_alone_only_a_question_tells_whether_it_answers(settings, router):
+    public = WorkerKey.generate().public
+    settings.write_text(f'[tiers.hpc]\nexecutor = "python"\nfactory = "m:workers"\nworker_key = "{public}"\n')
     hpc = (await seen(router))["hpc"]
-    assert (hpc.well, hpc.key, hpc.provider) == (None, None, "hpc (local)")
+    assert (hpc.well, hpc.health) == (None, "a question tells whether it answers")
 
 
 async def test_an_embedded_model_that_is_not_there_says_how_to_get_it(settings, router, monkeypatch, tmp_path):
@@ -318,11 +335,13 @@ async def test_all_tiers_are_looked_at_at_once(settings, router, monkeypatch):
 async def test_what_the_router_has_learned_of_a_tier_is_shown(settings, router):
     with serving({}) as server:
         settings.write_text(f'[tiers.local]\nprovider = "openai"\nurl = "{server.url}/v1"\nmodel = "m"\n')
-        await router.look()
+        assert "first token" not in str(await router.look())
         passage = router.router.health.enter("local")
         passage.began(0.25)
         passage.ended()
         assert (await seen(router))["local"].latency_s == 0.25
+        head, row = str(await router.look()).splitlines()[:2]
+        assert row[head.index("first token") :].startswith("0.25 s ")
         for _ in range(3):
             router.router.health.enter("local", anyway=True).failed("it broke")
         assert "rests for 30 s after it failed: it broke" in (await seen(router))["local"].health
@@ -355,8 +374,8 @@ async def test_the_floor_of_the_settings_holds_whatever_a_request_says(settings,
     with serving({}) as server:
         settings.write_text(f'[tiers.cloud]\nmodel = "m"\nurl = "{server.url}/v1"\n[route]\nstay = "institution"\n')
         decision = await router.explain(({"role": "user", "content": "Hi"},), tier="cloud")
-        assert "beyond the floor" in str(decision)
-        with pytest.raises(Exception, match="beyond the floor"):
+        assert "not allowed: this request stays" in str(decision)
+        with pytest.raises(Exception, match="not allowed: this request stays"):
             await anext(router.stream(Request(({"role": "user", "content": "Hi"},), tier="cloud")))
         assert server.asked == []
     await router.aclose()
