@@ -113,7 +113,7 @@ class Choice:
         request, floor = self.request, self.floor
         if REACH[PLACES[name]] > REACH[floor]:
             within = "on this machine" if floor == "local" else "within the institution"
-            return f"beyond the floor: this request stays {within}"
+            return f"not allowed: this request stays {within}"
         tier = self.serving(name)
         if tier is None:
             return "not configured"

@@ -7,7 +7,7 @@ a tier has been chosen, and goes on being told what happens: a tier that failed,
     judged MEDIUM (LOW 0.12, MEDIUM 0.71, HIGH 0.17) in 3 ms: asks how or why
       hpc    failed   answers · 412 of 32768 tokens, at most 1024 more · nothing answers at ...
       local  answers  412 of 8192 tokens, at most 1024 more
-      cloud  refused  beyond the floor: this request stays within the institution
+      cloud  refused  not allowed: this request stays within the institution
     decided in 5 ms
 """
 
@@ -22,7 +22,7 @@ from aiflow_jupyter.tiers.terms import Floor, Label, TierName
 _BADGE: Final = 120
 """Letters of an error that a badge shows; the decision has all of them."""
 
-State = Literal["spare", "refused", "failed", "answers"]
+State = Literal["unasked", "refused", "failed", "answers"]
 """Not needed so far; not allowed or not able; asked in vain; the one that answers."""
 
 
@@ -45,7 +45,7 @@ class Candidate:
 
     tier: TierName
     model: str = ""
-    state: State = "spare"
+    state: State = "unasked"
     reason: str = ""
     tokens: int | None = None
     output: int | None = None

@@ -119,7 +119,7 @@ def test_explain_asks_nobody(shell, local, hpc, capsys):
     shell.ran("%%aiflow --explain --stay institution\nHi")
     out = capsys.readouterr().out
     assert out.startswith("auto: local answers · small\njudged LOW")
-    assert "cloud  refused  beyond the floor" in out
+    assert "cloud  refused  not allowed: this request stays" in out
     assert (local.requests, hpc.requests) == ([], [])
 
 

@@ -121,7 +121,7 @@ async def test_a_tier_beyond_the_floor_is_refused_also_by_name():
     of = actors()
     got = await answer(router(of), tier="cloud", stay="institution", fallback=False)
     assert (got.error.code, asked(of)) == ("AF751", [])
-    assert "beyond the floor" in got.error.message
+    assert "not allowed: this request stays" in got.error.message
 
 
 async def test_an_image_goes_to_a_tier_that_takes_images():
@@ -716,7 +716,7 @@ async def test_explain_decides_and_sends_nothing():
 async def test_explain_says_what_it_would_cost_elsewhere():
     decision = await router(actors(), fields=PRICED).explain(HI, max_tokens=1_000)
     assert "at most 0.0100 USD" in decision.candidate("cloud").words()
-    assert (decision.candidate("cloud").state, decision.chosen) == ("spare", "local")
+    assert (decision.candidate("cloud").state, decision.chosen) == ("unasked", "local")
 
 
 async def test_explain_does_not_name_a_tier_that_the_chat_can_not_be_made_to_fit():
@@ -748,7 +748,7 @@ async def test_a_decision_is_readable_as_a_text_and_as_a_dict():
     text = str(got.decision)
     assert text.splitlines()[0] == "auto: hpc answers · hpc-model"
     assert "judged LOW (LOW 1.00) in" in text
-    assert "cloud  refused  beyond the floor" in text
+    assert "cloud  refused  not allowed: this request stays" in text
     assert "local failed before its first token, after 0 ms (AF701): nothing answers" in text
     assert got.decision.as_dict()["fallbacks"][0]["tier"] == "local"
 

@@ -99,8 +99,8 @@ class _Model:
         pull = np.where(z > 0, z * (self._linear.counts[:, label] - self._linear.counts.mean(1)), 0)
         names = [*features.COUNTS, "is long", "has long words"]
         cues = [names[column] for column in np.argsort(-pull)[:2] if pull[column] > 0.05]
-        said = ", ".join(f"{name} {share:.0%}" for name, share in zip(LABELS, probabilities, strict=True))
-        return dict(zip(LABELS, probabilities.tolist(), strict=True)), f"{said}: it {' and '.join(cues) or 'reads so'}"
+        why = f"it {' and '.join(cues)}" if cues else "by its wording as a whole"
+        return dict(zip(LABELS, probabilities.tolist(), strict=True)), why
 
 
 def softmax(values: Floats) -> Floats:
