@@ -141,4 +141,7 @@ def _unsure(row: Row) -> float:
 def _words(row: Row) -> str:
     """What was spent on one thing, in a few words."""
     known = amount(row.cost, row.currency)
-    return f"{known} and at most {amount(_unsure(row), row.currency)}" if _unsure(row) else known
+    if not _unsure(row):
+        return known
+    unsure = f"at most {amount(_unsure(row), row.currency)}"
+    return f"{known} and {unsure} more" if row.cost else unsure

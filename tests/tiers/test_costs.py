@@ -55,8 +55,9 @@ def test_what_is_left_of_each_budget_stands_below():
 def test_picture_is_whole_and_says_itself_in_words():
     root = ET.fromstring(svg(ROWS, "tier"))
     assert root.get("role") == "img"
-    assert "cloud 1.50 USD and at most 8.48 USD" in root.get("aria-label")
+    assert "cloud 1.50 USD and at most 8.48 USD more" in root.get("aria-label")
     assert "local 0.00 USD" in root.get("aria-label")
+    assert ">at most 0.2500 USD<" in svg([Row("hpc", 1, 0, 0, 0.0, 0.25, 0.0, "USD")], "tier")
     assert "<b>" not in svg(ROWS, "tier")
     ET.fromstring(svg([], "day"))
 
