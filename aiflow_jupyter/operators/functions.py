@@ -193,6 +193,8 @@ def user_behaviour(
 def result_of(event: Event, result: Any) -> Event | None:
     """What a `map` emits: None drops, an `Event` keeps what it says, text stays text, the rest is a `value`.
 
+    That what came is a part, and how often it has come round, stays so whatever a function says.
+
     Raises:
         RunError: it is a control event.
     """
@@ -202,13 +204,25 @@ def result_of(event: Event, result: Any) -> Event | None:
         if result.kind not in DATA:
             raise RunError(f"a function may not return a control event ({result.kind})", code="AF303")
         if result.lineage:
-            return result
+            return _still(event, result)
         made = event.derive(result.payload, result.kind)
         made.meta = result.meta or event.meta
-        return made
+        return _still(event, made)
     if isinstance(result, str) and event.kind in TEXT:
         return event.derive(result)
     return event.derive(result, "value")
+
+
+def _still(event: Event, made: Event) -> Event:
+    """An event of a function's own: as much of a part, and as often round a loop, as the one that it was given."""
+    told: dict[str, Any] = {} if event.complete else {"complete": False}
+    if "hops" in event.meta:
+        told["hops"] = event.meta["hops"]
+    if told.items() <= made.meta.items():
+        return made
+    still = made.derive(made.payload)
+    still.meta = {**made.meta, **told}
+    return still
 
 
 # -- the operators

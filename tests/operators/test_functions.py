@@ -10,11 +10,11 @@ import time
 
 import pytest
 import virtual
-from driven import END, Node, Scripted, build, finish, tell, token, told, value
+from driven import END, Node, Replies, Scripted, build, finish, tell, token, told, value
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiflow_jupyter.errors import AiflowError, ConfigError, RunError
+from aiflow_jupyter.errors import AiflowError, ConfigError, RunError, StreamCut
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph.hints import read
 from aiflow_jupyter.operators.numbering import MOST_LINEAGES, Numbers
@@ -116,6 +116,62 @@ def test_event_of_a_map_keeps_its_kind_payload_and_meta_and_has_the_identity_of_
     assert (plain.kind, plain.payload, plain.identity, plain.meta) == ("label", "A", asked.identity, asked.meta)
     own = Event("label", "A", lineage="z", sequence=1, meta={"phase": "reasoning"})
     assert Node("map", function="f", functions={"f": lambda _: own}).put(asked) == [own]
+
+
+@pytest.mark.parametrize("operator", ["map", "flat_map"])
+@pytest.mark.parametrize("own", [{}, {"lineage": "z"}, {"meta": {"phase": "answer", "complete": True, "hops": 0}}])
+def test_event_of_a_functions_own_stays_a_part_and_has_come_round_as_often(operator, own):
+    part = Event("value", "x", lineage="0", meta={"complete": False, "hops": 2})
+    made = Event("value", 1, **own)
+    (out,) = Node(operator, function="f", functions={"f": lambda _: made if operator == "map" else [made]}).put(part)
+    assert (out.complete, out.meta["hops"]) == (False, 2)
+
+
+def test_a_part_is_no_whole_one_because_a_function_made_an_event_of_it():
+    seen = []
+
+    def see(event: Event) -> None:
+        seen.append(event.complete)
+
+    see.__annotations__["event"] = Event
+    text = """
+ask   = generate()
+whole = reduce("join")
+own   = map(f, inline=true)
+out   = sink(function=see, inline=true)
+fell  = sink(var="fell")
+ask -> whole -> own -> out
+ask.error -> fell
+"""
+    tell(
+        text,
+        Replies(lambda _request: ["a", "b", StreamCut("cut")]),
+        f=lambda text: Event("value", text, meta={"mine": 1}),
+        see=see,
+    )
+    assert seen == [False]
+
+
+@pytest.mark.parametrize("own", [{}, {"lineage": "0"}, {"meta": {"mine": 1}}])
+def test_an_event_of_a_functions_own_goes_round_no_more_than_others(own):
+    turns = []
+
+    async def again(number: int) -> Event:
+        turns.append(number)
+        assert len(turns) < 50
+        return Event("value", number + 1, **own)
+
+    text = """
+first = map(again)
+back  = map(same, inline=true)
+out   = sink(var="x")
+first -> back, out
+back -> first [feedback, limit=1, hops=3]
+"""
+    with pytest.raises(RunError) as raised:
+        tell(text, None, 0, again=again, same=lambda each: each)
+    assert raised.value.code == "AF606"
+    assert len(turns) == 4
 
 
 def test_extras_are_asked_for_by_name_and_passed_by_keyword():
