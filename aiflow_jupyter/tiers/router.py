@@ -295,7 +295,7 @@ class Router:
     async def _would(self, choice: Choice, candidate: Candidate) -> bool:
         """Whether a candidate could be asked, as far as that can be told without doing anything."""
         tier = choice.tiers[candidate.tier].serving(candidate.model)
-        tokens = self._counter.tokens(choice.request.messages, tier)
+        tokens = await asyncio.to_thread(self._counter.tokens, choice.request.messages, tier)
         _worst(choice.request, tier, candidate, tokens)
         room = _room(choice.request, tier)
         if (misfit := self._fitter.misfit(choice.request.messages, tier, room)) is not None:
