@@ -134,8 +134,8 @@ class TokenCounter:
     async def measure(self, messages: Sequence[Message], tier: Tier) -> None:
         """Ask the tier's own tokenizer where the estimate can't settle whether the chat fits.
 
-        The text goes to the tier, so a floor is looked at before. What can't be asked stays an estimate. So does what is
-        older than a window full of messages: such a chat does not fit, whatever that takes.
+        The text goes to the tier, so a floor is looked at before. What can't be asked stays an estimate, and so does
+        what is older than a window full of messages: such a chat does not fit, whatever that takes.
         """
         known, provider = self._of(tier), tier.provider
         if tier.window is None or not isinstance(provider, Tokenizing):
