@@ -42,7 +42,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiflow_jupyter.errors import RunError, where_raised
 from aiflow_jupyter.events import Event, Failure
@@ -53,6 +53,9 @@ from aiflow_jupyter.runtime.edges import Fed
 from aiflow_jupyter.runtime.emission import Emission
 from aiflow_jupyter.runtime.endings import INCOMPLETE, close
 from aiflow_jupyter.runtime.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from aiflow_jupyter.runtime.speculation import Gate
 
 BUCKETS: Final = 64
 """Service times are counted by the bit length of their nanoseconds: 64 buckets are enough for 292 years."""
@@ -93,6 +96,7 @@ class Guardian(Emission):
         bound: data events that it may own.
 
     Attributes:
+        gate: holds what it gives until a verdict, where it is speculative.
         most: the most data events that it has owned.
         held_ns: the longest that its code held the event loop, where somebody watched.
         lag_ns: what has passed between an event's arrival at its source and its service here, in all; None where the
@@ -111,6 +115,7 @@ class Guardian(Emission):
         "ends",
         "errors",
         "first_ns",
+        "gate",
         "held_ns",
         "histogram",
         "holds",
@@ -141,6 +146,7 @@ class Guardian(Emission):
         self.call = behaviour.call
         self.holds = behaviour.holds
         self.keeps = behaviour.holds is not None  # it may own more than what waits and is in service
+        self.gate: Gate | None = None
         self.owner = owner
         self.workers = policy.workers
         self.bound = policy.bound if bound is None else bound
@@ -195,7 +201,9 @@ class Guardian(Emission):
         """Whether nothing is here that could still give something, but what the operator holds."""
         if self.closed:
             return True
-        return not self.queue and not self.waiters and not self.active() and not self.held() and not self.working()
+        idle = self.gate is None or self.gate.idle
+        still = not self.queue and not self.waiters and not self.active() and not self.held() and not self.working()
+        return idle and still
 
     # -- admission
 
@@ -349,7 +357,7 @@ class Guardian(Emission):
             return
         self.unsaid = finish.lineage
         yield from self._controlled(finish)
-        if self.unsaid and self.policy.effect != "speculative":
+        if self.unsaid:
             yield close(finish, broken=finish.lineage in self.endings.broken)
 
     def _controlled(self, event: Event) -> Iterator[Event]:

@@ -106,6 +106,8 @@ class InlineGuardian(Guardian):
         """Let a control event act at once where the node is idle, else queue it."""
         if self.closed:
             return
+        if self.gate is not None:
+            self.gate.judge(event)
         if self.busy or self.queue or self.cut:
             self._queue_control(event)
             self.start()

@@ -1,156 +1,423 @@
 """Speculative nodes: what one gives is held until a verdict on its lineage arrives.
 
-The verdict comes as `commit` or `retract` from a node such as `guard`, over an edge from its port `verdict`. A verdict
-holds for its lineage and all answers below it, also for what is made after it. Without one by `timeout` seconds after
-the first event of a lineage, or by the end, what is held is retracted: an event that nobody vouched for never leaves.
+The verdict comes as `commit` or `retract` from a node such as `guard`, over an edge from its port `verdict`. It acts
+when it is signalled, also while the node is in a call; only its passing on keeps its place in the queue. It holds for
+its lineage and all answers below it, also for what is made after it; a `retract` is final. Without a verdict by
+`timeout` seconds after the first event of a lineage, or by the end, what is held is retracted: an event that nobody
+vouched for never leaves, and the run says so.
+
+    node --> Gate --> receivers        a lineage:   HELD --commit--> LEAVING, as the receivers take it
+              ^                                      | `-retract, error, restart, end--> discarded
+    guard.verdict (VerdictEdge)
+
+The gate stands behind the node's order, so what it lets go keeps the order in which it would have left.
+
+When an answer begins anew (`restart`), the verdicts and the data learn of it by different ways. A verdict is for what
+came after as many restarts as it did; what is behind them is void, and what is ahead waits for its own verdict.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from aiflow_jupyter.errors import RunError
-from aiflow_jupyter.events import DATA, Event
+from aiflow_jupyter.events import CONTROL, DATA, Event, descends
 from aiflow_jupyter.graph.bounds import MOST_SPECULATIVE
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding
+from aiflow_jupyter.runtime.cycle import FLUSH, Cycle
 from aiflow_jupyter.runtime.endings import close
+
+if TYPE_CHECKING:
+    from aiflow_jupyter.runtime.admission import Parked
+    from aiflow_jupyter.runtime.emission import Receiver
+    from aiflow_jupyter.runtime.guardian import Guardian
 
 MOST_VERDICTS: Final = 1_024
 """Verdicts that are remembered for what is made after them."""
 
 
-def speculate(behaviour: Behaviour, binding: Binding) -> Behaviour:  # noqa: C901 - four ways to be called
-    """A behaviour that holds what the given one gives until its verdict.
+class Verdicts:
+    """What was said of lineages; what is not sure counts as not said."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, bool] = {}
+        self._forgotten: set[int] = set()  # at which depths of lineage a retract was forgotten
+        self._ahead: dict[
+            str, int
+        ] = {}  # restarts that the verdicts have passed and the data has not; below 0: reverse
+
+    def note(self, lineage: str, *, good: bool) -> None:
+        """A verdict came; a retraction stays one."""
+        if self._said.get(lineage) is False:
+            return
+        self._said.pop(lineage, None)
+        self._said[lineage] = good
+        if len(self._said) > MOST_VERDICTS:
+            oldest = next(iter(self._said))
+            if not self._said.pop(oldest):
+                self._forgotten.add(oldest.count("/"))
+
+    def of(self, lineage: str) -> bool | None:
+        """Whether what has a lineage may leave; None where nobody has said so for sure."""
+        found: bool | None = None
+        for each in _upward(lineage):
+            verdict = self._said.get(each)
+            if verdict is False or self._ahead.get(each, 0) > 0:
+                return False
+            if verdict and found is None and self._sure(each, lineage):
+                found = True
+        return found
+
+    def _sure(self, judged: str, lineage: str) -> bool:
+        """Whether no retraction between the two can have been forgotten."""
+        own, deepest = judged.count("/"), lineage.count("/")
+        return all(depth == own or depth > deepest for depth in self._forgotten)
+
+    def void(self, lineage: str) -> bool:
+        """Whether it is of an answer that has begun anew."""
+        return any(self._ahead.get(each, 0) > 0 for each in _upward(lineage))
+
+    def outdated(self, lineage: str) -> bool:
+        """Whether a verdict that comes now is on an answer that has begun anew."""
+        return any(self._ahead.get(each, 0) < 0 for each in _upward(lineage))
+
+    def restarted(self, lineage: str, step: int) -> None:
+        """An answer begins anew: for the verdicts (1), or for the data (-1)."""
+        ahead = self._ahead.pop(lineage, 0) + step
+        if ahead:
+            self._ahead[lineage] = ahead
+        if step * ahead > 0:  # the first to learn of it
+            self._said = {each: good for each, good in self._said.items() if not descends(each, lineage)}
+
+
+def _upward(lineage: str) -> Iterator[str]:
+    """A lineage, and those that it comes from."""
+    while lineage:
+        yield lineage
+        lineage = lineage.rpartition("/")[0]
+
+
+class Gate:
+    """Holds what a speculative node gives, in front of all that its plain output leads to.
 
     Args:
-        behaviour: of a mode that runs on the loop, and does not route.
-        binding: the node's binding.
+        binding: the node's.
+
+    Attributes:
+        apart: the verdicts come by edges of their own.
+        pending: receivers that have yet to take what it let go last.
     """
-    held = _Held(binding)
-    call = behaviour.call
 
-    def inline(event: Event) -> Iterator[Event]:
-        out = call(event)
-        if out is not None:
-            yield from held.take(out)
-
-    def iterate(event: Event) -> Iterator[Event]:
-        for out in call(event):
-            yield from held.take(out)
-
-    async def awaited(event: Event) -> AsyncGenerator[Event, None]:
-        out = await call(event)
-        if out is not None:
-            for each in held.take(out):
-                yield each
-
-    async def stream(event: Event) -> AsyncGenerator[Event, None]:
-        async for out in call(event):
-            for each in held.take(out):
-                yield each
-
-    calls: dict[str, tuple[Any, Callable[..., Any]]] = {
-        "inline": ("iterate", inline),
-        "iterate": ("iterate", iterate),
-        "await": ("stream", awaited),
-        "stream": ("stream", stream),
-    }
-    mode, changed = calls[behaviour.mode]
-    inner = behaviour.control
-
-    def control(event: Event) -> Iterator[Event]:
-        own = inner(event) if inner is not None else () if event.kind == "end" else (event,)
-        yield from held.control(event, own)
-
-    return replace(behaviour, mode=mode, call=changed, control=control, holds=held.count)
-
-
-class _Held:
-    """What waits for a verdict, by lineage, and the verdicts there were."""
+    inline = False
 
     def __init__(self, binding: Binding) -> None:
-        self._node = binding.node
-        self._later = binding.later
-        self._timeout = binding.policy.timeout
+        self.node = binding.node
+        self.apart = False
+        self.pending = 0
+        self._binding = binding
+        self._guardian: Guardian
         self._most = binding.policy.hold or MOST_SPECULATIVE
-        self._events: dict[str, list[Event]] = {}
+        self._receivers: tuple[Receiver, ...] = ()
+        self._verdicts = Verdicts()
+        self._held: dict[str, list[Event]] = {}
         self._timers: dict[str, Callable[[], None]] = {}
-        self._verdicts: dict[str, bool] = {}
+        self._count = 0
+        self._leaving: deque[tuple[Event, Parked | None]] = deque()
+        self._draining = self._waiting = False
+        self._unjudged = 0
+
+    # -- its place
+
+    def before(self, behaviour: Behaviour) -> Behaviour:
+        """The node's behaviour, which says when a restart comes to its place."""
+        inner = behaviour.control
+
+        def control(event: Event) -> Iterator[Event]:
+            if event.kind == "restart":
+                self._verdicts.restarted(event.lineage, -1)
+            if inner is not None:
+                yield from inner(event)
+            elif event.kind != "end":
+                yield event
+
+        return replace(behaviour, control=control)
+
+    def behind(self, guardian: Guardian) -> None:
+        """Take its place at the node's guardian."""
+        self._guardian = guardian
+        own = guardian.holds
+        guardian.gate = self
+        guardian.keeps = True
+        guardian.holds = self.count if own is None else lambda: own() + self._count
+
+    def leading(self, receivers: list[Receiver]) -> Gate:
+        """Itself, in front of these."""
+        self._receivers = tuple(sorted(receivers, key=lambda receiver: receiver.inline))
+        return self
+
+    @property
+    def cycle(self) -> Cycle | None:
+        """The loop that the node stands in."""
+        return self._guardian.cycle
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is on its way out."""
+        return not self._leaving
 
     def count(self) -> int:
-        """Data events held now."""
-        return sum(event.kind in DATA for events in self._events.values() for event in events)
+        """Data events that wait for a verdict, or for a receiver to take them."""
+        return self._count
 
-    def take(self, out: Event) -> Iterator[Event]:
-        """Let an event out, hold it, or discard it."""
-        verdict = self._verdict(out.lineage)
+    # -- verdicts, when they are signalled
+
+    def judge(self, event: Event) -> None:
+        """Act on a control event that is signalled to the node, before its place in the queue comes."""
+        kind, lineage = event.kind, event.lineage
+        if kind == "restart":
+            if not self.apart:
+                self.restart(lineage)
+        elif kind in ("commit", "retract"):
+            own = event.source == self.node
+            if not own and self._verdicts.outdated(lineage):
+                return
+            self._verdicts.note(lineage, good=kind == "commit")
+            for each in self._below(lineage):
+                if self._verdicts.of(each):
+                    self._release(each)
+                elif kind == "retract":
+                    self._discard(each, unjudged=own)
+            self._drain()
+
+    def restart(self, lineage: str) -> None:
+        """The verdicts that follow are on an answer that has begun anew."""
+        self._verdicts.restarted(lineage, 1)
+        if self._verdicts.void(lineage):
+            self._supersede(lineage)
+
+    # -- what the node gives
+
+    def push(self, event: Event, now: int) -> bool:
+        """Hold or discard an event; False for one that may leave, with which `park` is called at once."""
+        del now
+        verdict = self._verdicts.of(event.lineage)
+        if verdict:
+            return False
+        self._guardian.emitted -= 1
         if verdict is None:
-            if self.count() >= self._most:
-                raise RunError(
-                    f"node {self._node!r} holds {self._most} events that wait for a verdict, which is the most it may",
-                    code="AF613",
-                    hint="raise hold=, or see that the verdict comes sooner",
-                )
-            self._hold(out)
-        elif verdict:
-            yield out
+            self._hold(event)
+        elif not self._verdicts.void(event.lineage):
+            self._binding.dropped(event.kind)
+        return True
 
-    def _hold(self, out: Event) -> None:
-        events = self._events.setdefault(out.lineage, [])
-        if not events and self._timeout is not None:
-            late = Event("retract", "no verdict came in time", out.conversation, self._node, 0, out.time, out.lineage)
-            self._timers[out.lineage] = self._later(self._timeout, late)
-        events.append(out)
+    def park(self, event: Event, sender: Parked) -> None:
+        """Let an event out; its sender waits until it was taken."""
+        self._out(event, sender)
 
-    def _verdict(self, lineage: str) -> bool | None:
-        while lineage:
-            if (verdict := self._verdicts.get(lineage)) is not None:
-                return verdict
-            lineage = lineage.rpartition("/")[0]
-        return None
+    def signal(self, event: Event) -> None:
+        """Take in a control event in its place among what the node gives."""
+        kept = self._controlled(event)
+        if kept is not None:
+            self._out(kept, None)
 
-    def control(self, event: Event, own: Iterable[Event]) -> Iterator[Event]:
-        """Act on a control event; `own` is what the node's operator makes of it."""
-        yield from self._judge(event)
-        for out in own:
-            if out.kind in DATA:
-                yield from self.take(out)
-            elif out.kind != "finish":
-                yield out
-            elif out.lineage in self._events:
-                self._events[out.lineage].append(out)
-            else:
-                yield out if self._verdict(out.lineage) is not False else close(out, broken=False)
+    def tell(self, event: Event, sender: Parked) -> None:
+        """The same, of what stands for an event that gave nothing."""
+        kept = self._controlled(event)
+        if kept is not None:
+            self._out(kept, sender)
 
-    def _judge(self, event: Event) -> Iterator[Event]:
-        """Let go or discard what a control event decides on."""
-        kind = event.kind
-        if kind in ("commit", "retract"):
-            self._verdicts[event.lineage] = kind == "commit"
-            if len(self._verdicts) > MOST_VERDICTS:
-                del self._verdicts[next(iter(self._verdicts))]
-            for lineage in [each for each in self._events if _covers(event.lineage, each)]:
-                for out in self._settle(lineage):
-                    if kind == "commit":
-                        yield out
-                    elif out.kind == "finish":
-                        yield close(out, broken=False)
-        elif kind in ("error", "restart"):
-            self._settle(event.lineage)
-            self._verdicts.pop(event.lineage, None)
+    def forget(self, sender: Guardian) -> None:
+        """The node was stopped: discard what it gave."""
+        for lineage in tuple(self._held):
+            self._discard(lineage)
+        for event, parked in self._leaving:
+            if parked is None and event.kind in DATA:
+                self._binding.dropped(event.kind)
+        self._leaving.clear()
+        self._count = self.pending = 0
+        self._waiting = False
+        for receiver in self._receivers:
+            receiver.forget(sender)
+
+    def _controlled(self, event: Event) -> Event | None:
+        """What goes on of a control event; None where it waits with what is held."""
+        kind, lineage = event.kind, event.lineage
+        if kind == "finish":
+            if lineage in self._held:
+                self._held[lineage].append(event)
+                return None
+            if event.complete and self._verdicts.of(lineage) is False:
+                return close(event, broken=False)
+        elif kind == "error":
+            for each in self._below(lineage):
+                self._discard(each)
+        elif kind == "restart":
+            self._supersede(lineage)
         elif kind == "end":
-            for lineage in list(self._events):
-                self._settle(lineage)
+            for each in tuple(self._held):
+                self._discard(each, unjudged=True)
+        return event
 
-    def _settle(self, lineage: str) -> list[Event]:
+    # -- what is held
+
+    def _hold(self, event: Event) -> None:
+        lineage = event.lineage
+        if self._count >= self._most:
+            self._refuse(event)
+            return
+        events = self._held.setdefault(lineage, [])
+        timeout = self._binding.policy.timeout
+        if timeout is not None and not events:
+            late = Event("retract", "no verdict came in time", event.conversation, self.node, 0, event.time, lineage)
+            self._timers[lineage] = self._binding.later(timeout, late)
+        events.append(event)
+        self._count += 1
+        self._guardian._note_kept()  # noqa: SLF001 - the gate is a part of it
+
+    def _refuse(self, event: Event) -> None:
+        """There is no room: the lineage has failed, and nothing of it leaves."""
+        self._verdicts.note(event.lineage, good=False)
+        self._binding.dropped(event.kind)
+        for each in self._below(event.lineage):
+            self._discard(each)
+        error = RunError(
+            f"node {self.node!r} holds {self._most} events that wait for a verdict, which is the most it may",
+            code="AF613",
+            hint="raise hold=, or see that the verdict comes sooner",
+        )
+        self._guardian.refuse(event, error)
+
+    def _below(self, lineage: str) -> list[str]:
+        return [each for each in self._held if descends(each, lineage)]
+
+    def _taken(self, lineage: str) -> list[Event]:
         """What was held of a lineage, which is held no more."""
         cancel = self._timers.pop(lineage, None)
         if cancel is not None:
             cancel()
-        return self._events.pop(lineage, [])
+        return self._held.pop(lineage, [])
+
+    def _release(self, lineage: str) -> None:
+        for event in self._taken(lineage):
+            self._guardian.emitted += event.kind in DATA
+            self._leaving.append((event, None))
+
+    def _discard(self, lineage: str, *, unjudged: bool = False) -> None:
+        """Discard what is held of a lineage; a close takes the place of its finish."""
+        events = self._taken(lineage)
+        for event in events:
+            if event.kind in DATA:
+                self._count -= 1
+                self._binding.dropped(event.kind)
+            else:
+                self._leaving.append((close(event, broken=unjudged) if event.complete else event, None))
+        if unjudged:
+            self._unjudged += sum(event.kind in DATA for event in events)
+            self._binding.withheld(
+                f"node {self.node!r}: nobody has judged {self._unjudged:,} of the events it gave: they did not leave"
+            )
+
+    def _supersede(self, lineage: str) -> None:
+        """Let go of what is held of an answer that has begun anew: nothing is lost."""
+        for each in self._below(lineage):
+            self._count -= sum(event.kind in DATA for event in self._taken(each))
+
+    # -- what leaves
+
+    def _out(self, event: Event, sender: Parked | None) -> None:
+        """Send an event on, behind what is on its way."""
+        self._drain()
+        if not self._leaving:
+            self._forward(event, sender or self)
+            return
+        if sender is not None:
+            sender.pending += 1
+        self._leaving.append((event, sender))
+
+    def _forward(self, event: Event, sender: Parked) -> None:
+        guardian, kind = self._guardian, event.kind
+        inside = kind == "flush" and event.source == FLUSH
+        for receiver in self._receivers:
+            if kind not in CONTROL:
+                if not receiver.push(event, guardian.scheduler.clock()):
+                    receiver.park(event, sender)
+            elif kind in ("error", "skip") and sender is not self:
+                receiver.tell(event, sender)
+            elif not inside or getattr(receiver, "cycle", None) is guardian.cycle:
+                receiver.signal(event)
+
+    def _drain(self) -> None:
+        """Send on what is on its way, until a receiver refuses."""
+        if self._draining or self._waiting:
+            return
+        guardian = self._guardian
+        self._draining = True
+        while self._leaving:
+            self._forward(self._leaving[0][0], self)
+            if self.pending:
+                self._waiting = True
+                if not guardian.owner.watching:
+                    guardian.owner.watch()
+                break
+            self._through()
+        self._draining = False
+        if guardian.cycle is not None:
+            guardian.cycle.settled()
+
+    def _through(self) -> None:
+        """All receivers have taken the first of what is on its way."""
+        event, sender = self._leaving.popleft()
+        if sender is None:
+            self._count -= event.kind in DATA
+            return
+        sender.pending -= 1
+        if not sender.pending:
+            sender.resume()
+
+    def resume(self) -> None:
+        """Go on from the ready list, not from the stack of the receiver."""
+        self._guardian.scheduler.ready.append(self)
+
+    def proceed(self) -> None:
+        """Go on after the last receiver took what it had refused."""
+        if self._waiting and not self.pending:
+            self._waiting = False
+            self._through()
+            self._drain()
 
 
-def _covers(verdict: str, lineage: str) -> bool:
-    return lineage == verdict or lineage.startswith(f"{verdict}/")
+class VerdictEdge:
+    """An edge that brings a speculative node verdicts and no data, in front of where it leads to."""
+
+    __slots__ = ("gate", "inline", "receiver")
+
+    def __init__(self, gate: Gate, receiver: Receiver) -> None:
+        self.gate = gate
+        self.receiver = receiver
+        self.inline = receiver.inline
+        gate.apart = True
+
+    def push(self, event: Event, now: int) -> bool:
+        """See `Guardian.push`."""
+        return self.receiver.push(event, now)
+
+    def park(self, event: Event, sender: Parked) -> None:
+        """See `Guardian.park`."""
+        self.receiver.park(event, sender)
+
+    def signal(self, event: Event) -> None:
+        """See `Guardian.signal`; that an answer begins anew is told to the node by what comes with its data."""
+        if event.kind == "restart":
+            self.gate.restart(event.lineage)
+        else:
+            self.receiver.signal(event)
+
+    def tell(self, event: Event, sender: Parked) -> None:
+        """See `Guardian.tell`."""
+        self.receiver.tell(event, sender)
+
+    def forget(self, sender: Guardian) -> None:
+        """Nothing comes by it that could be discarded."""

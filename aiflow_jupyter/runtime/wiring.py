@@ -10,7 +10,8 @@ from typing import Any, Final
 from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph import hints
-from aiflow_jupyter.graph.spec import GraphSpec
+from aiflow_jupyter.graph.signatures import VERDICT
+from aiflow_jupyter.graph.spec import EdgeSpec, GraphSpec
 from aiflow_jupyter.runtime.attempts import govern
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
 from aiflow_jupyter.runtime.cycle import Cycle
@@ -21,7 +22,7 @@ from aiflow_jupyter.runtime.inline import CUT_EVERY, InlineGuardian
 from aiflow_jupyter.runtime.partitioned import PartitionedGuardian
 from aiflow_jupyter.runtime.plan import NodePlan, plan_of
 from aiflow_jupyter.runtime.scheduler import Scheduler
-from aiflow_jupyter.runtime.speculation import speculate
+from aiflow_jupyter.runtime.speculation import Gate, VerdictEdge
 from aiflow_jupyter.runtime.state import Key, in_turn, keep
 from aiflow_jupyter.runtime.threads import NodeThreads
 from aiflow_jupyter.runtime.topology import cuts
@@ -118,6 +119,7 @@ class _Wiring:
         self.guardians: dict[str, Guardian] = {}
         self.threads: dict[str, NodeThreads] = {}
         self.keys: dict[str, Key] = {}
+        self.gates: dict[str, Gate] = {}
 
     def wired(self) -> Wired:
         behaviours = {node: self._behaviour(node, plan) for node, plan in self.plan.nodes.items()}
@@ -131,6 +133,8 @@ class _Wiring:
             if plan.giving is not None:
                 guardian.endings.giving = plan.giving
             guardian.skips = plan.skips or (plan.leads_to_join and behaviour.routes)
+            if node in self.gates:
+                self.gates[node].behind(guardian)
             self.guardians[node] = guardian
         self._connect()
         return Wired(self.guardians, self.threads)
@@ -155,7 +159,8 @@ class _Wiring:
         if not behaviour.governed:
             behaviour = self._governed(node, behaviour)
         if declared.policy.effect == "speculative":
-            behaviour = speculate(behaviour, binding)
+            gate = self.gates[node] = Gate(binding)
+            behaviour = gate.before(behaviour)
         return behaviour
 
     def _governed(self, node: str, behaviour: Behaviour) -> Behaviour:
@@ -232,9 +237,19 @@ class _Wiring:
                 receiver = FeedbackEdge(edge.source, target, edge.feedback, cycles[edge.target])
             elif (entrance := self.plan.nodes[edge.target].entrance) is not None:
                 receiver = entrance(edge.source, target)
+            if edge.target in self.gates and self._silent(edge):
+                receiver = VerdictEdge(self.gates[edge.target], receiver)
             ports[edge.source].setdefault(edge.port or "", []).append(receiver)
+        for node, gate in self.gates.items():
+            if plain := ports[node].get(""):
+                ports[node][""] = [gate.leading(plain)]
         for node, guardian in self.guardians.items():
             guardian.connect(ports[node])
+
+    def _silent(self, edge: EdgeSpec) -> bool:
+        """Whether verdicts alone go by an edge, and no data."""
+        operator = self.operators.get(self.plan.nodes[edge.source].declared.operator)
+        return operator is not None and operator.signature.verdicts and edge.port == VERDICT
 
     def _cycles(self) -> dict[str, Cycle]:
         """The loop of each node that stands in one."""

@@ -141,6 +141,8 @@ class WorkerGuardian(OrderedGuardian):
         """Queue a control event, and see that a worker looks at it."""
         if self.closed:
             return
+        if self.gate is not None:
+            self.gate.judge(event)
         self._queue_control(event)
         self.start()
 
