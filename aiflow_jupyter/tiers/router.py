@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _PATIENCE_S: Final = 15.0
 """A server that is started again is back by then, and whoever asks still waits; a large model that is being loaded
 takes minutes, which only whoever names its tier means to wait."""
+_TRIAL_S: Final = 2.0  # the same for a tier that rests or is on trial: it was waited for already
 
 
 class NoTierError(ConfigError):
@@ -282,15 +283,17 @@ class Router:
             # The worst case holds only if the server is told of it.
             max_tokens=candidate.output if candidate.most and not _asked(request) else request.max_tokens,
             decided=None,
-            patience=self._patience(choice),
+            patience=self._patience(choice, candidate),
         )
         return Attempt(tier, candidate, sent, booking, passage, self._clock)
 
-    def _patience(self, choice: Choice) -> float | None:
+    def _patience(self, choice: Choice, candidate: Candidate) -> float | None:
         """Seconds for which a server that can't be reached is tried again: few where somebody else could answer."""
         given = choice.request.patience
         others = _movable(choice) and any(self.health.status(each.tier).state != "open" for each in choice.left)
-        return _PATIENCE_S if others and given is None else given
+        if given is not None or not others:
+            return given
+        return _PATIENCE_S if self.health.status(candidate.tier).state == "closed" else _TRIAL_S
 
     async def _would(self, choice: Choice, candidate: Candidate) -> bool:
         """Whether a candidate could be asked, as far as that can be told without doing anything."""

@@ -42,6 +42,20 @@ def test_a_tier_that_is_named_alone_is_waited_for_as_its_settings_say():
     virtual.run(story)
 
 
+def test_a_tier_that_failed_before_is_waited_for_no_second_time():
+    async def story(loop):
+        of = actors(hpc=[[DOWN]], local=[["a"]])
+        source = router(of, label="MEDIUM", loop=loop)
+        source.health.enter("hpc").failed("down", rest_s=30)
+        await answer(source, tier="hpc", fallback=True)
+        await asyncio.sleep(60)
+        await answer(source)
+        await answer(source, tier="hpc")
+        assert patience(of)["hpc"] == [2.0, 2.0, None]
+
+    virtual.run(story)
+
+
 def test_others_that_rest_do_not_shorten_the_wait():
     async def story(loop):
         of = actors()
