@@ -37,7 +37,9 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "conversation": (
         "",
         "the conversations that are kept; NAME shows one, --view TIER as that tier is sent it, --diff\n"
-        "undo NAME, forget NAME, export NAME FILE, import NAME FILE",
+        "what that changes; undo NAME, forget NAME, export NAME FILE, import NAME FILE. All notebooks and\n"
+        "the terminal share the names; a cell that is run again replaces its turn; a question that failed\n"
+        "or was cancelled is none",
     ),
     "doctor": ("", "what is found, what is missing, and what mends it"),
     "login": ("", "log in to Globus, for the hpc tier"),
