@@ -409,14 +409,25 @@ def bench_dual_channel(*, as_json: bool, rounds: int, quick: bool) -> None:
 
 
 @bench.command(name="judge")
-@click.option("--data", type=click.Path(path_type=Path), required=True, help="Lines with `text` and `ground_truth`.")
-@click.option("--judge", "name", default="classifier", help="classifier, rules, fixed or llm.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    required=True,
+    help='Lines such as {"text": ..., "ground_truth": "LOW"}; or MEDIUM, HIGH.',
+)
+@click.option(
+    "--judge",
+    "name",
+    default="classifier",
+    show_default=True,
+    help="As in the settings: classifier, rules, fixed:LABEL or llm:TIER, whose model is paid for like any other.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def bench_judge(*, data: Path, name: str, as_json: bool) -> None:
     """How well a judge rates queries that somebody else labelled."""
     from aiflow_jupyter.bench import judge
 
-    report = judge.measure(data, name)
+    report = judge.measure(data, name, _tell)
     click.echo(json.dumps(report) if as_json else "\n".join(judge.table(report)))
 
 

@@ -1,6 +1,7 @@
 """How well a judge rates queries that somebody else labelled: `aiflow bench judge --data FILE.jsonl`.
 
-A line of the file is `{"text": ..., "ground_truth": "LOW" | "MEDIUM" | "HIGH"}`; other keys are left alone.
+A line of the file is `{"text": ..., "ground_truth": "LOW"}`, or MEDIUM or HIGH, in capitals or not; other keys are left
+alone.
 Retention is the share of the queries that are not HIGH which the judge keeps off the cloud (does not call HIGH), so
 it says little without HIGH recall beside it: always MEDIUM retains everything.
 """
@@ -10,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +25,10 @@ THRESHOLDS: Final = tuple(step / 20 for step in range(21))
 LONGEST_LINE: Final = 16 << 20
 LLM_DEADLINE: Final = 60.0
 """Seconds: what is measured is the model's word, and the local tier may have to start its engine first."""
+TELL_EVERY: Final = 2.0
+"""Seconds between two words of how far it is."""
+SHOWN: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
+"""The thresholds whose figures a table shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,34 +91,47 @@ def _wrong(path: Path, number: int, what: str) -> CommandError:
     )
 
 
-def measure(path: Path, name: str = "classifier") -> dict[str, Any]:
+def measure(path: Path, name: str = "classifier", tell: Callable[[str], None] = lambda _text: None) -> dict[str, Any]:
     """The figures of one judge on one file.
+
+    Args:
+        path: the file.
+        name: the judge, as the settings name it.
+        tell: is told how far it is, where that takes its time.
 
     Raises:
         CommandError: the file is not as it has to be.
         ConfigError: there is no such judge.
     """
     queries = read(path)
-    verdicts = asyncio.run(_verdicts(queries, name))
+    verdicts = asyncio.run(_verdicts(queries, name, tell))
     return {"judge": name, "data": path.name, **figures([query.truth for query in queries], verdicts)}
 
 
-async def _verdicts(queries: Sequence[Query], name: str) -> list[Verdict]:
-    if name != "llm":
-        return await _judged(judge_named(name), queries)
+async def _verdicts(queries: Sequence[Query], name: str, tell: Callable[[str], None]) -> list[Verdict]:
+    if name.partition(":")[0] != "llm":
+        return await _judged(judge_named(name), queries, tell)
     from aiflow_jupyter.tiers.router import default_router  # noqa: PLC0415 - providers are loaded when asked
 
     router = default_router()
     try:
         judge = judge_named(name, source=router, constraint="grammar", deadline=LLM_DEADLINE)
-        return await _judged(judge, queries)
+        tell(f"{name} is asked once before it is measured, as its model may have to be loaded")
+        return await _judged(judge, queries, tell)
     finally:
         await router.aclose()
 
 
-async def _judged(judge: Judge, queries: Sequence[Query]) -> list[Verdict]:
+async def _judged(judge: Judge, queries: Sequence[Query], tell: Callable[[str], None]) -> list[Verdict]:
     await judge.ajudge([Message(role="user", content="Is it ready?")])  # reading the model is no query's time
-    return [await judge.ajudge([Message(role="user", content=query.text)]) for query in queries]
+    verdicts: list[Verdict] = []
+    told = time.monotonic()
+    for query in queries:
+        if time.monotonic() - told >= TELL_EVERY:
+            told = time.monotonic()
+            tell(f"{len(verdicts):,} of {len(queries):,} queries are judged")
+        verdicts.append(await judge.ajudge([Message(role="user", content=query.text)]))
+    return verdicts
 
 
 def figures(truths: Sequence[Label], verdicts: Sequence[Verdict]) -> dict[str, Any]:
@@ -159,19 +178,26 @@ def interval(right: int, total: int) -> tuple[float, float]:
 def table(report: dict[str, Any]) -> list[str]:
     """The figures as lines of text."""
     low, high = report["accuracy_interval"]
+    queries = "1 query" if report["queries"] == 1 else f"{report['queries']:,} queries"
     rows = [
-        f"{report['judge']} on {report['data']}: {report['queries']} queries",
+        f"{report['judge']} on {report['data']}: {queries}",
         f"accuracy     {report['accuracy']:.1%} ({low:.1%} to {high:.1%})",
         f"             {report['even_accuracy']:.1%} where the labels are equally frequent",
         f"macro F1     {report['macro_f1']:.3f}",
-        f"retention    {_percent(report['retention'])} of what is not HIGH is kept off the cloud",
-        f"HIGH recall  {_percent(report['high_recall'])}",
+        f"HIGH recall  {_percent(report['high_recall'])} of the HIGH queries are called HIGH",
+        f"retention    {_percent(report['retention'])} of the others are not, so that they need no cloud",
         f"time         p50 {report['p50_ms']:.2f} ms, p95 {report['p95_ms']:.2f} ms",
         "",
         f"{'rated':>8}  " + "".join(f"{label:>8}" for label in LABELS) + "   as judged",
     ]
     for truth, row in report["confusion"].items():
         rows.append(f"{truth:>8}  " + "".join(f"{row[label]:>8}" for label in LABELS))
+    rows += ["", "The same two shares if a query were called HIGH from this P(HIGH) on, the setting `threshold`:"]
+    rows.append(f"{'P(HIGH)':>8}  {'HIGH recall':>12}{'retention':>12}")
+    for point in report["curve"]:
+        if point["threshold"] in SHOWN:
+            shares = f"{_percent(point['high_recall']):>12}{_percent(point['retention']):>12}"
+            rows.append(f"{point['threshold']:>8.2f}  {shares}")
     return rows
 
 

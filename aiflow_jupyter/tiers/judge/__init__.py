@@ -3,7 +3,7 @@
     verdict = judge([{"role": "user", "content": "Prove that the square root of 2 is irrational."}])
     verdict.label, verdict.why
 
-Judges: `classifier` (the default, embedded), `rules`, `fixed`, and `llm`, which asks a model.
+Judges: `classifier` (the default, embedded), `rules`, `fixed:LOW`, and `llm:local`, which asks a tier's model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LABELS", "NAMES", "EmbeddedJudge", "Judge", "Label", "Rule", "Verdict", "judge", "judge_named"]
 
-NAMES: Final = ("classifier", "rules", "fixed", "llm")
+NAMES: Final = ("classifier", "rules", "fixed:LABEL", "llm:TIER")
+"""As the settings name them; `fixed` alone says MEDIUM, and `llm` alone asks the local tier."""
 _default: list[EmbeddedJudge] = []
 
 
@@ -37,7 +38,6 @@ def judge_named(
     rule: Rule | None = None,
     *,
     source: Source | None = None,
-    tier: str = "local",
     constraint: Constraint = "none",
     deadline: float = 2.0,
 ) -> Judge:
@@ -47,7 +47,6 @@ def judge_named(
         name: one of `NAMES`.
         rule: how probabilities become a label.
         source: who is asked by `llm`.
-        tier: the tier that `llm` asks.
         constraint: how the server of `llm` holds it to the three words.
         deadline: seconds that `llm` has.
 
@@ -55,17 +54,31 @@ def judge_named(
         ConfigError: there is none of that name, or `llm` has nobody to ask.
     """
     rule = rule or Rule()
-    if name == "llm":
+    kind, _, which = name.partition(":")
+    if kind == "llm" and which in ("", *_TIERS):
         if source is None:
             raise ConfigError(
                 "the judge llm has no source to ask", code="AF725", hint="Name a tier that is configured."
             )
         from aiflow_jupyter.tiers.judge.llm import LlmJudge  # noqa: PLC0415
 
-        return LlmJudge(source, tier=tier, rule=rule, constraint=constraint, deadline=deadline)
+        return LlmJudge(source, tier=which or "local", rule=rule, constraint=constraint, deadline=deadline)
+    if kind == "fixed" and which.upper() in ("", *LABELS):
+        return _fixed(which.upper())
     if name not in _EMBEDDED:
-        raise ConfigError(f"there is no judge {name!r}", code="AF725", hint=f"Judges: {', '.join(NAMES)}.")
+        raise ConfigError(
+            f"there is no judge {name!r}",
+            code="AF725",
+            hint=f"Judges: {', '.join(NAMES)}. A LABEL is {_either(LABELS)}, a TIER {_either(_TIERS)}.",
+        )
     return _EMBEDDED[name](rule)
+
+
+_TIERS: Final = ("local", "hpc", "cloud")
+
+
+def _either(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def _classifier(rule: Rule) -> EmbeddedJudge:
@@ -80,14 +93,13 @@ def _rules(rule: Rule) -> EmbeddedJudge:
     return RulesJudge(rule)
 
 
-def _fixed(_rule: Rule) -> EmbeddedJudge:
+def _fixed(label: str) -> EmbeddedJudge:
     from aiflow_jupyter.tiers.judge.fixed import FixedJudge  # noqa: PLC0415
 
-    return FixedJudge()
+    return FixedJudge(next((each for each in LABELS if each == label), "MEDIUM"))
 
 
 _EMBEDDED: Final[Mapping[str, Callable[[Rule], EmbeddedJudge]]] = {
     "classifier": _classifier,
     "rules": _rules,
-    "fixed": _fixed,
 }

@@ -65,7 +65,8 @@ class LlmJudge:
         tier: the tier of the request.
         rule: how probabilities become a label.
         constraint: how the server holds the model to the three words; `none` where it can't.
-        deadline: seconds for an answer.
+        deadline: seconds for an answer;
+        first: for the first one, as a server may have to load its model before it.
         failures: after so many failures in a row the model is left alone,
         pause: for so many seconds.
         remembered: how many questions' answers are kept, so that the same one is not asked twice.
@@ -83,6 +84,7 @@ class LlmJudge:
         rule: Rule | None = None,
         constraint: Constraint = "none",
         deadline: float = 2.0,
+        first: float = 10.0,
         failures: int = 3,
         pause: float = 30.0,
         remembered: int = 512,
@@ -92,6 +94,7 @@ class LlmJudge:
         self.rule = rule or Rule()
         self._source, self._tier, self._constraint = source, tier, constraint
         self._deadline, self._failures, self._pause = deadline, failures, pause
+        self._next_deadline = max(first, deadline)
         self._fallback = fallback or ClassifierJudge(self.rule)
         self._clock = clock
         self._answers: OrderedDict[str, Label] = OrderedDict()
@@ -124,11 +127,12 @@ class LlmJudge:
         if self._failed >= self._failures and (self._trying or self._clock() < self._closed_until):
             return None, "the model failed several times and is left alone for a while"
         self._trying = True
+        deadline, self._next_deadline = self._next_deadline, self._deadline
         try:
-            async with asyncio.timeout(self._deadline):
+            async with asyncio.timeout(deadline):
                 label, cost = await self._ask(question.text)
         except TimeoutError:
-            return None, self._note(f"the model did not answer within {self._deadline:g} s")
+            return None, self._note(f"the model did not answer within {deadline:g} s")
         except AiflowError as error:
             return None, self._note(f"the model can't be asked: {error.code} {error.message}")
         except Exception as error:  # noqa: BLE001 - a source of somebody's own: judging goes on without it

@@ -60,9 +60,18 @@ async def test_a_server_that_fails_has_the_fallback_judge():
 
 
 async def test_silence_ends_at_the_deadline():
-    verdict = await Server(says=None).judge(deadline=0.05).ajudge(QUESTION)
+    verdict = await Server(says=None).judge(deadline=0.05, first=0.05).ajudge(QUESTION)
     assert verdict.judge == "fixed"
     assert "did not answer within" in verdict.why
+
+
+async def test_the_first_answer_may_take_longer_as_a_model_is_loaded_before_it():
+    server = Server()
+    judge = server.judge(deadline=0.05, first=30)
+    assert (await judge.ajudge(QUESTION)).judge == "llm"
+    server.says = None
+    later = await judge.ajudge([{"role": "user", "content": "Is it?"}])
+    assert (later.judge, "did not answer within 0.05 s" in later.why) == ("fixed", True)
 
 
 @pytest.mark.parametrize("constraint", CONSTRAINTS)
