@@ -239,6 +239,20 @@ class TestAStream:
             await collect(consumer)
         await producer.aclose()
 
+    async def test_that_breaks_off_for_an_unknown_reason_says_where_and_quotes_nothing(self, room, monkeypatch, caplog):
+        async def broken(_):
+            raise ZeroDivisionError("CANARY")
+
+        monkeypatch.setattr(Link, "connect", broken)
+        _, consumer = await room.pair()
+        with pytest.raises(
+            RelayError, match=r"the stream broke off \(ZeroDivisionError at test_client\.py:\d+\)"
+        ) as failed:
+            await collect(consumer)
+        assert isinstance(failed.value.__cause__, ZeroDivisionError)
+        assert "ZeroDivisionError at test_client.py:" in caplog.text
+        assert "CANARY" not in caplog.text
+
     async def test_of_a_plain_generator_arrives_whole(self, room):
         channel, secret = await room.channel(), new_secret()
         consumer = StreamConsumer(channel.relay, channel.id, channel.consumer, secret)

@@ -279,6 +279,28 @@ class TestWire:
                     await leaving
                 await wire.wait_closed()
 
+    async def test_a_line_that_is_gone_before_the_request_is_written_is_a_relay_that_is_not_reached(self):
+        class Gone(Wire):
+            def connection_made(self, transport):  # uvloop leaves it out for a line that is gone by then
+                transport.abort()
+
+            def connection_lost(self, error):
+                pass
+
+        taken = asyncio.Event()
+
+        async def serve(_, writer):
+            taken.set()
+            writer.close()
+
+        async with Relay(serving=serve) as relay:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("aiflow_jupyter.relay.link.Wire", Gone)
+                with pytest.raises(RelayUnreachable):
+                    await relay.link.connect()
+            async with asyncio.timeout(10):
+                await taken.wait()
+
     async def test_masks_each_message_anew(self):
         async with Relay(b"") as relay:
             wire = await relay.link.connect()
