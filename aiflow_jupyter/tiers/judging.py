@@ -35,15 +35,16 @@ class ConfiguredJudge:
 
     def __init__(self, settings: Callable[[], Config]) -> None:
         self._settings = settings
-        self._made: tuple[Route, EmbeddedJudge, LlmJudge | None] | None = None
+        self._made: tuple[Route, str | None, EmbeddedJudge, LlmJudge | None] | None = None
         self.source: Source | None = None
 
     def __call__(self, messages: Sequence[Message], floor: Floor, /) -> Verdict | Awaitable[Verdict]:
         """Judge a chat; see `terms.Judge`. May block, as a model file is read at first."""
-        route = self._settings().route
-        if self._made is None or self._made[0] != route:
-            self._made = (route, *self._make(route))
-        _, embedded, asking = self._made
+        settings = self._settings()
+        route, provider = settings.route, settings.tiers.local.provider
+        if self._made is None or self._made[:2] != (route, provider):
+            self._made = (route, provider, *self._make(route, provider))
+        *_, embedded, asking = self._made
         name, _, tier = route.judge.partition(":")
         if name != "llm" or asking is None:
             return embedded.judge(messages)
@@ -52,7 +53,7 @@ class ConfiguredJudge:
         verdict = embedded.judge(messages)
         return replace(verdict, why=f"{verdict.why} ({route.judge} may not be asked here)")
 
-    def _make(self, route: Route) -> tuple[EmbeddedJudge, LlmJudge | None]:
+    def _make(self, route: Route, provider: str | None) -> tuple[EmbeddedJudge, LlmJudge | None]:
         from aiflow_jupyter.tiers.judge import Rule, judge_named  # noqa: PLC0415 - numpy is loaded when first asked
         from aiflow_jupyter.tiers.judge.fixed import FixedJudge  # noqa: PLC0415
         from aiflow_jupyter.tiers.judge.llm import LlmJudge  # noqa: PLC0415
@@ -64,8 +65,14 @@ class ConfiguredJudge:
         embedded = cast("EmbeddedJudge", judge_named("classifier" if name == "llm" else name, rule))
         if name != "llm" or self.source is None:
             return embedded, None
+        # The embedded model is too small to keep to three words by itself; an Ollama in its place ignores the grammar.
+        small = which == "local" and provider in (None, "embedded")
         return embedded, LlmJudge(
-            _Within(self.source, PLACES[cast("TierName", which)]), tier=which, rule=rule, fallback=embedded
+            _Within(self.source, PLACES[cast("TierName", which)]),
+            tier=which,
+            rule=rule,
+            constraint="grammar" if small else "none",
+            fallback=embedded,
         )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from aiflow_jupyter.events import Event, Finish
 from aiflow_jupyter.tiers.judging import ConfiguredJudge
-from aiflow_jupyter.tiers.sections import Config, Route
+from aiflow_jupyter.tiers.sections import Config, Local, Route, Tiers
 
 EASY = ({"role": "user", "content": "What is the capital of France?"},)
 
@@ -58,6 +58,20 @@ async def test_a_models_tier_is_asked_as_itself_and_goes_no_further_than_that():
     said = await verdict(judging(model, judge="llm:hpc"), "institution")
     assert said.judge == "llm"
     assert [(each.tier, each.stay) for each in model.requests] == [("hpc", "institution")]
+
+
+@pytest.mark.parametrize(
+    ("tier", "provider", "held"),
+    [("local", None, True), ("local", "embedded", True), ("local", "ollama", False), ("hpc", None, False)],
+)
+async def test_the_embedded_model_is_held_to_the_three_words(tier, provider, held):
+    model = Model("HIGH")
+    local = Local(provider=provider, model="m" if provider else None)
+    settings = Config(tiers=Tiers(local=local), route=Route(judge=f"llm:{tier}"))
+    judge = ConfiguredJudge(lambda: settings)
+    judge.source = model
+    await verdict(judge)
+    assert ["grammar" in each.extra for each in model.requests] == [held]
 
 
 @pytest.mark.parametrize(("tier", "floor"), [("cloud", "institution"), ("cloud", "local"), ("hpc", "local")])
