@@ -244,7 +244,7 @@ class _Shown:
                 click.echo(err=True)  # the answer's last line is not to be overwritten
                 self._mid_line = False
             if words != self._waited:
-                above = max(len(self._waited) - 1, 0) // shutil.get_terminal_size().columns  # rows that it took
+                above = max(len(self._waited) - 1, 0) // _columns()  # rows that it took
                 click.echo(f"\x1b[{above}A" * bool(above) + f"\r\x1b[J{words}", nl=False, err=True)
             self._waited = words
         elif words:
@@ -255,6 +255,14 @@ class _Shown:
 
 
 @main.group()
+def _columns() -> int:
+    """Letters in a row of the terminal that stderr is; stdout may be a file."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except OSError:
+        return shutil.get_terminal_size().columns
+
+
 def models() -> None:
     """The embedded model: fetch it, list what there is, add or remove a GGUF file."""
 
