@@ -41,7 +41,8 @@ class Event:
         time: when it entered the graph, nanoseconds of the run's clock.
         lineage: what this event comes from: the number of the run's input, and for each answer on the way
             `/SEQUENCE.NODE`: the sequence of the event that was asked about, and the node that asked (`0/0.ask`).
-        meta: read-only facts shared by a stream: `phase`, `label`, `tier`, `model`, `provider`, `complete`, `hops`.
+        meta: read-only facts shared by a stream: `phase`, `label`, `tier`, `model`, `provider`, `complete`, `hops`;
+            of a `finish` or `end`, `lost`: the lineages that overflow took something from.
     """
 
     __slots__ = ("conversation", "kind", "lineage", "meta", "payload", "sequence", "source", "time")

@@ -62,6 +62,8 @@ class Policy(BaseModel):
         key: the function that gives an event's key, for `partitioned`.
         keys: the most keys that have a state.
         overflow: what happens to an event that finds the queue full (o); or by kind of event, `else` for the others.
+            What is made of an answer that something was dropped from is marked as a part, and the run's result is not
+            complete; `conflate` loses nothing.
         cancel: where the stop of this node goes on to (c): inputs that nobody else needs, outputs that nobody took.
         retry: calls in all for one event (r); 1 for no retry.
         backoff: seconds before the first retry; doubled for each further one, with jitter.

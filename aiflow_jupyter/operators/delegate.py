@@ -39,6 +39,7 @@ from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
 from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.operators.sink import SINK
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Collected, Operator
+from aiflow_jupyter.runtime.endings import told
 
 if TYPE_CHECKING:
     from aiflow_jupyter.runtime.run import Result, Run
@@ -184,14 +185,14 @@ class _Delegate:
                 out = answer.outer(inner)
                 if out is not None:
                     yield out
-            running.result()
+            whole = running.result().complete
         finally:
             if not running.done():
                 running.cancel()
                 await asyncio.wait([running])
         end = answer.last()
         if end is not None:
-            yield end
+            yield end if whole else told(end, [end.lineage])
 
     async def value(self, event: Event) -> Event:
         """Run the graph for an event, and give what it collected."""

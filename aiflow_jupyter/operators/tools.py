@@ -21,9 +21,9 @@ not fit, a function that there is not, an exception, a time limit, an iterator i
 each call by itself: `timeout`, `retry`, `state`; a parameter `idempotency_key` gets a text of the answer and the call's
 place in it, which stays the same however often anything is tried, while the ids that servers give to calls may not.
 
-An answer that broke off, was retracted or has no `finish` has no calls made. A result that is longer than `hold_bytes`
-is cut, and says so. At most `hold` calls (64) are put together at once, which is AF620 beyond, with at most
-`hold_bytes` of arguments in all: a call that is longer fails.
+An answer that broke off, lost a part to overflow, was retracted or has no `finish` has no calls made. A result that is
+longer than `hold_bytes` is cut, and says so. At most `hold` calls (64) are put together at once, which is AF620 beyond,
+with at most `hold_bytes` of arguments in all: a call that is longer fails.
 """
 
 from __future__ import annotations
@@ -106,6 +106,8 @@ class _Tools:
     async def stream(self, event: Event) -> AsyncGenerator[Event, None]:
         """Take in a fragment; or make the calls of an answer, and give their results."""
         if isinstance(event.payload, _Made):
+            if not event.complete:  # a fragment was dropped on the way, and with it a part of a call, or a whole one
+                return
             results = self._results(event, event.payload.answer)
             try:
                 async for result in results:

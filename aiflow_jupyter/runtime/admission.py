@@ -12,7 +12,8 @@ and not for one event: to park and go on costs as much as two hops. With several
 happen, each place goes at once to whoever waits longest. Nobody waits for room that there is once the node has stopped
 serving, or the loop has turned.
 
-Control events and tool results are never dropped. What is dropped between a split and a join leaves a `skip` in its
+Control events and tool results are never dropped. What is made of an answer that overflow took something from is a part
+(`endings.py`); what is conflated loses nothing. What is dropped between a split and a join leaves a `skip` in its
 place, so that its partner does not wait for it.
 """
 
@@ -76,6 +77,7 @@ class Admission:
         limit: data events that may wait; 0 while the node's loop is full.
         waiters: refused events with their senders.
         drops: dropped events by kind.
+        lost: how many of them overflow dropped.
         conflated: events whose text was put behind another's.
         peak: the most data events that waited.
         skips: the node stands between a split and a join, so that what gives nothing has to say so.
@@ -90,6 +92,7 @@ class Admission:
         "exempt",
         "fed",
         "limit",
+        "lost",
         "node",
         "peak",
         "policy",
@@ -109,7 +112,7 @@ class Admission:
         self.waiters: deque[tuple[Event, Parked]] = deque()
         self.exempt = self.fed = 0
         self.drops: Counter[str] = Counter()
-        self.conflated = self.peak = 0
+        self.conflated = self.lost = self.peak = 0
         self.skips = False
 
     @property
@@ -119,7 +122,7 @@ class Admission:
 
     @property
     def dropped(self) -> int:
-        """Events that overflow discarded."""
+        """Events that overflow, or the operator, discarded."""
         return sum(self.drops.values())
 
     def park(self, event: Event, sender: Parked) -> None:
@@ -178,7 +181,7 @@ class Admission:
                 )
                 return None
             if rule == "drop_newest":
-                self.drops[event.kind] += 1
+                self._lose(event)
                 if self.skips:
                     self._queue_control(skip(event, self.node))
                 return None
@@ -195,7 +198,7 @@ class Admission:
         """Discard the oldest event that may be; False where there is none."""
         for index, (event, stamp) in enumerate(self.queue):
             if stamp >= 0 and self.policy.rule(event.kind).startswith("drop"):
-                self.drops[event.kind] += 1
+                self._lose(event)
                 if self.bytes_limit:
                     self.bytes -= size_of(event.payload)
                 if self.skips:
@@ -272,6 +275,11 @@ class Admission:
             return
         self.queue.append((event, CONTROL_STAMP))
         self.exempt += 1
+
+    def _lose(self, event: Event) -> None:
+        """Book that overflow discards an event."""
+        self.lost += 1
+        self.drops[event.kind] += 1
 
     def refuse(self, event: Event, error: BaseException) -> None:
         """An event that can't be admitted is a failure of this node."""

@@ -82,6 +82,10 @@ class Emission(Admission):
         self.unsaid = ""
         self.emitted = self.unrouted = 0
 
+    def _lose(self, event: Event) -> None:
+        super()._lose(event)
+        self.endings.lose(event.lineage)
+
     def connect(self, ports: dict[str, list[Receiver]]) -> None:
         """Set the edges out of this node: receivers by port, `""` for the plain output.
 

@@ -6,25 +6,29 @@ guardians alone, no operator sees it. So every edge that an answer can come by b
 
     with several inputs   the finish goes on once all inputs that the answering node leads to have given their last word
     what broke off        is remembered until then, and no longer
+    what overflow took    goes on with the last word, as its `lost`: what is let go because of that word is a part
 
-The values that are put into a run have no finish, so none of them is remembered. Where a last word never comes (a node
-was stopped), or a failure comes after it (out of a loop), at most `MOST_BROKEN` stay, and the oldest is forgotten.
+The values that are put into a run have no finish, so none of them is remembered as broken; what overflow took of them
+goes on with the `end`. Where a last word never comes (a node was stopped), or a failure comes after it (out of a loop),
+at most `MOST_BROKEN` stay, and the oldest is forgotten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache
 from types import MappingProxyType
 from typing import Final
 
-from aiflow_jupyter.events import Event
+from aiflow_jupyter.events import DATA, Event, origin
 from aiflow_jupyter.graph.shape import Shape
 
 MOST_BROKEN: Final = 4_096
 """Answers that broke off and are remembered at one node, until their last word."""
 
 INCOMPLETE: Final = MappingProxyType({"complete": False})
+LOST: Final = "lost"
+"""In the meta of a last word: the lineages that overflow took something from."""
 
 
 def close(word: Event, *, broken: bool) -> Event:
@@ -35,6 +39,29 @@ def close(word: Event, *, broken: bool) -> Event:
         broken: it broke off, rather than that an operator keeps its finish.
     """
     return Event("finish", broken, word.conversation, word.source, word.sequence, word.time, word.lineage, INCOMPLETE)
+
+
+def told(word: Event, lost: Iterable[str]) -> Event:
+    """A last word that says which lineages overflow took something from."""
+    telling = word.derive(word.payload)
+    telling.meta = {**word.meta, LOST: frozenset(lost)}
+    return telling
+
+
+def parts(word: Event, leaving: Iterable[Event]) -> Iterable[Event]:
+    """What leaves because of a control event; parts, where that says that overflow took something from it."""
+    return _parts(word.meta[LOST], leaving) if LOST in word.meta else leaving
+
+
+def _parts(lost: Collection[str], leaving: Iterable[Event]) -> Iterator[Event]:
+    asked = {origin(lineage) for lineage in lost}
+    for out in leaving:
+        if out.kind in DATA and (out.lineage in lost or out.identity in asked):
+            part = out.derive(out.payload)
+            part.meta = {**out.meta, **INCOMPLETE}
+            yield part
+        else:
+            yield out
 
 
 def answering(lineage: str) -> str:
@@ -55,13 +82,15 @@ class Endings:
 
     Attributes:
         broken: answers that broke off, until their last word.
+        lost: lineages that overflow took something from, here or before, until their last word.
         giving: by how many of the inputs a node's answers can come; 0 where that is not known.
     """
 
-    __slots__ = ("_partly", "broken", "giving")
+    __slots__ = ("_partly", "broken", "giving", "lost")
 
     def __init__(self) -> None:
         self.broken: dict[str, None] = {}
+        self.lost: dict[str, None] = {}
         self.giving: Callable[[str], int] = _unknown
         self._partly: dict[str, tuple[int, Event]] = {}  # answers whose last word has come by some inputs
 
@@ -73,9 +102,17 @@ class Endings:
         if len(self.broken) > MOST_BROKEN:
             del self.broken[next(iter(self.broken))]
 
+    def lose(self, *lineages: str) -> None:
+        """Overflow took something from these."""
+        for lineage in lineages:
+            self.lost[lineage] = None
+            if len(self.lost) > MOST_BROKEN:
+                del self.lost[next(iter(self.lost))]
+
     def passed(self, lineage: str) -> None:
         """The last word on an answer has gone on."""
         self.broken.pop(lineage, None)
+        self.lost.pop(lineage, None)
 
     def take(self, word: Event, inputs: int) -> Event | None:
         """Take in the last word of one of the inputs; gives what goes on of all of them, None while others are to come.
@@ -87,17 +124,25 @@ class Endings:
         lineage = word.lineage
         if not word.complete and word.payload:
             self.broke(lineage)
+        self.lose(*word.meta.get(LOST, ()))
         if inputs > 1:
             count, before = self._partly.pop(lineage, (0, word))
             word = before if before.complete else word
             if count + 1 < (self.giving(answering(lineage)) or inputs):
                 self._partly[lineage] = count + 1, word
                 return None
-        return close(word, broken=True) if lineage in self.broken else word
+        return close(word, broken=True) if lineage in self.broken else self.told(word)
+
+    def told(self, word: Event) -> Event:
+        """A last word that says what overflow took: of its answer, or at the end of all."""
+        if word.kind == "end":
+            return told(word, self.lost) if self.lost else word
+        return told(word, [word.lineage]) if word.lineage in self.lost else word
 
     def left(self) -> list[Event]:
         """At the end: the finishes that came by some inputs, of answers that did not break off."""
         words = [word for _, word in self._partly.values() if word.complete and word.lineage not in self.broken]
+        words = [self.told(word) for word in words]
         self._partly.clear()
         return words
 

@@ -51,7 +51,7 @@ from aiflow_jupyter.runtime.admission import MOST_CONTROLS, Parked
 from aiflow_jupyter.runtime.behaviour import Behaviour
 from aiflow_jupyter.runtime.edges import Fed
 from aiflow_jupyter.runtime.emission import Emission
-from aiflow_jupyter.runtime.endings import INCOMPLETE, close
+from aiflow_jupyter.runtime.endings import INCOMPLETE, LOST, close, parts
 from aiflow_jupyter.runtime.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -323,6 +323,7 @@ class Guardian(Emission):
         if event.kind == "end":
             self.ends += 1
             self.partial = self.partial or not event.complete
+            self.endings.lose(*event.meta.get(LOST, ()))
             if self.ends < self.inputs:
                 return None
             if self.cycle is not None and self.node in self.cycle.heads and self.ends == self.inputs:
@@ -345,6 +346,7 @@ class Guardian(Emission):
                 event = Event("end", source=self.node, meta=INCOMPLETE)
             for finish in waiting:
                 yield from self._passing(finish)
+            event = self.endings.told(event)
         elif event.kind == "finish" and self.behaviour.control is not None:
             yield from self._last_word(event)
             return
@@ -365,7 +367,7 @@ class Guardian(Emission):
         control = self.behaviour.control
         if control is not None:
             try:
-                yield from control(event)
+                yield from parts(event, control(event))
                 if event.kind != "end":
                     return
             except GeneratorExit:

@@ -206,7 +206,7 @@ class PartitionedGuardian(WorkerGuardian):
         if not aside:
             return super()._drop_oldest()
         taken, laid = min(aside, key=lambda each: each[0].stamp)
-        self.drops[taken.event.kind] += 1
+        self._lose(taken.event)
         self._take_out(taken, laid)
         return True
 

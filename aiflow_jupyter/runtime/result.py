@@ -22,7 +22,8 @@ class Result:
         variables: what each `sink(var=...)` collected, by variable.
         answers: the models' answers, in the order in which they were asked for: the last 1,024, and `answers.let_go`
             says how many there were before.
-        complete: False if a part of it was made from a stream that broke off.
+        complete: False if a part of it was made from a stream that broke off, or overflow dropped something; what was
+            dropped, and why else, `status.warnings` says.
         displayed: what its `sink(display=true)` showed, in a notebook's cell.
     """
 

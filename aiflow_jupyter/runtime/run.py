@@ -487,6 +487,7 @@ class Run:
         del guardian
         self._open -= 1
         if not self._open and self.state == "running":
+            self._say_lost()
             self.state = "done"
             self._ended = self._scheduler.clock()
             self._scheduler.loop.call_soon(self._close)
@@ -514,6 +515,14 @@ class Run:
         self._partial = True
         self.warn(node, text)
 
+    def _say_lost(self) -> None:
+        """Say of each node what overflow dropped there: by declaration, but the result is not whole."""
+        for node, guardian in self.guardians.items():
+            if lost := guardian.lost:
+                count = f"{lost:,} event{'s' if lost > 1 else ''}"
+                text = f"node {node!r} dropped {count}, as its overflow says: the result is not whole"
+                self.withheld(f"{node}.overflow", text)
+
     def _may_change(self) -> bool:
         """Whether something outside the nodes may still bring the run on."""
         return bool(self._timers) or self.paused or not (self._shut or self._last)
@@ -528,6 +537,7 @@ class Run:
             self._stop("failed", error)
 
     def _stop(self, state: RunState, error: AiflowError) -> None:
+        self._say_lost()
         self.state = state
         self.error = error
         self._ended = self._scheduler.clock()
