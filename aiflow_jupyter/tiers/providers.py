@@ -429,7 +429,7 @@ def _variable(name: str | None, setting: str) -> Secret | None:
         raise ConfigError(
             f"{setting} names {name}, which is not set",
             code="AF724",
-            hint=f"export {name}=... before the kernel starts",
+            hint=f"export {name}=... before the kernel or the command starts",
         )
     return Secret(value)
 
