@@ -54,7 +54,7 @@ def test_the_slowest_node_of_a_chain_is_named_and_shares_add_up(delays, slowest)
     virtual.run(story)
 
 
-def test_workers_that_suffice_leave_no_bottleneck_and_the_advice_is_right():
+def test_workers_as_advised_move_the_bottleneck_and_queues_that_suffice_leave_none():
     async def story(loop):
         run = chain(loop, [0.1, 0.4])
         await run.start("go")
@@ -66,7 +66,13 @@ def test_workers_that_suffice_leave_no_bottleneck_and_the_advice_is_right():
         run = chain(loop, [0.4, 0.4], workers={1: 4})
         await run.start("go")
         await run.wait()
-        assert run.bottleneck() is None or run.bottleneck().node == "n0"
+        moved = run.bottleneck()
+        assert moved is not None
+        assert moved.node == "n0"
+        run = chain(loop, [0.1, 0.4], queue=60)
+        await run.start("go")
+        await run.wait()
+        assert run.bottleneck() is None  # the queues took all: nobody waited
 
     virtual.run(story)
 
