@@ -147,7 +147,8 @@ def ask(
     **options: Any,
 ) -> None:
     """Ask a question (- is standard input); the answer streams to stdout, what is waited for is said on stderr."""
-    from aiflow_jupyter.tiers.conversation.store import Conversations, asking, staying
+    from aiflow_jupyter.tiers.conversation.store import Conversations
+    from aiflow_jupyter.tiers.conversation.turns import asking, staying
     from aiflow_jupyter.tiers.terms import strictest
 
     messages, book = asking(question, system), Conversations()

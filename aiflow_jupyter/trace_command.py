@@ -102,7 +102,7 @@ def command(with_router: WithRouter) -> click.Command:
     @click.option("--messages", is_flag=True, help="Record the question itself, not only its hash.")
     def record(question: str, out: Path, system: str | None, *, messages: bool, **options: Any) -> None:
         """Ask a question (- is standard input), print the answer, and record it to a file."""
-        from aiflow_jupyter.tiers.conversation.store import asking
+        from aiflow_jupyter.tiers.conversation.turns import asking
 
         summary = with_router(lambda router: _record(router, asking(question, system), out, options, messages=messages))
         click.echo(summary, err=True)

@@ -30,8 +30,9 @@ from aiflow_jupyter.providers.embedded import EmbeddedModel
 from aiflow_jupyter.runtime.source import Message, Request
 from aiflow_jupyter.tiers.conversation.cache import Summaries
 from aiflow_jupyter.tiers.conversation.folding import Folding
-from aiflow_jupyter.tiers.conversation.store import Asked, Cell, Conversations
+from aiflow_jupyter.tiers.conversation.store import Conversations
 from aiflow_jupyter.tiers.conversation.summary import Summariser
+from aiflow_jupyter.tiers.conversation.turns import Asked, Cell
 from aiflow_jupyter.tiers.counting import TokenCounter
 from aiflow_jupyter.tiers.database import Database
 from aiflow_jupyter.tiers.decision import Decision

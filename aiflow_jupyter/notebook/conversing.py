@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.notebook.hosting import Host
     from aiflow_jupyter.runtime.run import Run
     from aiflow_jupyter.runtime.source import Message
-    from aiflow_jupyter.tiers.conversation.store import Cell, Turn
+    from aiflow_jupyter.tiers.conversation.turns import Cell, Turn
     from aiflow_jupyter.tiers.terms import Floor
 
 
@@ -54,7 +54,7 @@ class OpenTurn:
         stay: Floor | None = None,
         cell: Cell | None = None,
     ) -> None:
-        from aiflow_jupyter.tiers.conversation.store import staying
+        from aiflow_jupyter.tiers.conversation.turns import staying
         from aiflow_jupyter.tiers.terms import strictest
 
         self._conversations = host.conversations
@@ -99,7 +99,7 @@ def running_cell(shell: Any = None) -> Cell:
     """The cell that runs, as far as its front end says which; the terminal's IPython and plain Python have none."""
     from IPython.core.getipython import get_ipython
 
-    from aiflow_jupyter.tiers.conversation.store import Cell
+    from aiflow_jupyter.tiers.conversation.turns import Cell
 
     shell = get_ipython() if shell is None else shell
     if getattr(shell, "kernel", None) is None:
@@ -120,7 +120,7 @@ def line(shell: Any, host: Host, options: argparse.Namespace) -> None:
     from aiflow_jupyter.errors import plain
     from aiflow_jupyter.notebook.outputs import output_of
     from aiflow_jupyter.tiers.conversation import actions, printing
-    from aiflow_jupyter.tiers.conversation.store import chat
+    from aiflow_jupyter.tiers.conversation.turns import chat
 
     book = host.conversations
     action, name, file = actions.understood(options.words)

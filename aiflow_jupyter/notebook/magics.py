@@ -238,7 +238,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
 
     def _explained(self, options: argparse.Namespace, body: str, turn: OpenTurn | None) -> str:
         """Who would answer a question, and why."""
-        from aiflow_jupyter.tiers.conversation.store import asking
+        from aiflow_jupyter.tiers.conversation.turns import asking
 
         explain = getattr(self._host.source, "explain", None)
         if explain is None:

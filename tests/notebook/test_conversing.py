@@ -10,7 +10,7 @@ import aiflow_jupyter
 from aiflow_jupyter.errors import CommandError, ConfigError, ProviderError
 from aiflow_jupyter.notebook import conversing
 from aiflow_jupyter.notebook.conversing import running_cell
-from aiflow_jupyter.tiers.conversation.store import Cell
+from aiflow_jupyter.tiers.conversation.turns import Cell
 from aiflow_jupyter.tiers.terms import Fitted
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from aiflow_jupyter.errors import CommandError
 from aiflow_jupyter.tiers.conversation.printing import counted, difference, spoken, view
-from aiflow_jupyter.tiers.conversation.store import ACTIONS, Conversations, chat, require_name
+from aiflow_jupyter.tiers.conversation.store import Conversations
+from aiflow_jupyter.tiers.conversation.turns import ACTIONS, chat, require_name
 from aiflow_jupyter.tiers.terms import Fitted, Misfit
 
 _ASKED = 60

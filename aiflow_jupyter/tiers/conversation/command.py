@@ -27,7 +27,8 @@ def command(with_router: WithRouter) -> click.Command:
         lines, and `import NAME FILE` begins one from such a file.
         """
         from aiflow_jupyter.tiers.conversation import actions, printing
-        from aiflow_jupyter.tiers.conversation.store import Conversations, chat
+        from aiflow_jupyter.tiers.conversation.store import Conversations
+        from aiflow_jupyter.tiers.conversation.turns import chat
 
         if diff and tier is None:
             raise CommandError("--diff needs --view TIER", code="AF801")

@@ -23,7 +23,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from aiflow_jupyter.errors import CommandError
 from aiflow_jupyter.operators.calls import is_object
 from aiflow_jupyter.runtime.source import Message
-from aiflow_jupyter.tiers.conversation.store import Cell, Turn
+from aiflow_jupyter.tiers.conversation.turns import Cell, Turn
 from aiflow_jupyter.tiers.terms import Floor
 
 VERSION: Final = 1

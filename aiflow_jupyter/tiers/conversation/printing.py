@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 
 from aiflow_jupyter.runtime.source import Message
-from aiflow_jupyter.tiers.conversation.store import Overview, Turn
+from aiflow_jupyter.tiers.conversation.store import Overview
+from aiflow_jupyter.tiers.conversation.turns import Turn
 from aiflow_jupyter.tiers.counting import parts
 from aiflow_jupyter.tiers.terms import Fitted
 

@@ -1,15 +1,5 @@
 """The store: every conversation in full, in the one SQLite file, until it is forgotten.
 
-A turn is a question and its whole answer; a question that failed or was cancelled is none. Turns stand in the order of
-their cells, as a notebook shows them:
-
-- A cell that is run again replaces its turn, in its old place. It is asked with what stands before that place; the
-  turns after it stay, also if their answers knew the old one. A cell that asks several times replaces all that it
-  asked in an earlier execution.
-- A turn that was asked with a privacy floor keeps it: whatever it is sent along with goes no further either.
-- Without a cell (a terminal, a script, the command `aiflow ask`) a turn always goes to the end. A cell goes by its
-  identifier alone, whichever kernel runs it: a copy of a notebook has the same ones, so give it another conversation.
-
 What is not to be stored stands in this process's memory only, in its place among the others, and is asked with them.
 Several processes may use one conversation at once: each turn is recorded in one transaction.
 """
@@ -17,7 +7,6 @@ Several processes may use one conversation at once: each turn is recorded in one
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 import threading
 import time
@@ -27,52 +16,22 @@ from typing import Any, Final
 
 from aiflow_jupyter.errors import CommandError
 from aiflow_jupyter.runtime.source import Message
+from aiflow_jupyter.tiers.conversation.turns import (
+    NO_CELL,
+    Asked,
+    Cell,
+    Turn,
+    asking,
+    before,
+    chat,
+    placed,
+    require_name,
+    spoken,
+)
 from aiflow_jupyter.tiers.database import Database
 from aiflow_jupyter.tiers.terms import REACH, Floor, strictest
 
-_NAME: Final = re.compile(r"[^\W_][\w .:-]{0,99}")
-ACTIONS: Final = ("undo", "forget", "export", "import")
-"""What may be done with a conversation; no conversation is called so."""
 _COLUMNS: Final = "id, place, at, tier, model, cell, execution, messages, stay"
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """Where a question was asked.
-
-    Attributes:
-        id: the cell's identifier; empty outside a notebook, or where its front end says none.
-        execution: which execution of the cell it was.
-    """
-
-    id: str = ""
-    execution: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A question and its answer.
-
-    Attributes:
-        messages: in wire form; a system message that came with the question stands first.
-        tier, model: who answered.
-        at: when, in seconds since the epoch.
-        cell: where it was asked.
-        stored: whether it is in the file, or only in this process's memory.
-        place: its place among the turns.
-        id: what tells it from the others in its place.
-        stay: how far its text may go, with every later turn that is asked with it.
-    """
-
-    messages: tuple[Message, ...]
-    tier: str = ""
-    model: str = ""
-    at: float = 0.0
-    cell: Cell = Cell()
-    stored: bool = True
-    place: int = 0
-    id: int = 0
-    stay: Floor = "anywhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,21 +49,6 @@ class Overview:
     unstored: int
     begun: float
     last: float
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a question is asked with.
-
-    Attributes:
-        messages: the whole chat, the question last.
-        stored: whether all of it may stand in the file: what is made of it (a summary) may then, too.
-        stay: how far the turns before it may go, which holds for the question then.
-    """
-
-    messages: tuple[Message, ...]
-    stored: bool
-    stay: Floor = "anywhere"
 
 
 class Conversations:
@@ -172,7 +116,7 @@ class Conversations:
 
     # -- asking
 
-    def asked(self, name: str, question: str, *, system: str | None = None, cell: Cell = Cell()) -> Asked:
+    def asked(self, name: str, question: str, *, system: str | None = None, cell: Cell = NO_CELL) -> Asked:
         """What a question is asked with: the turns before it and itself.
 
         Args:
@@ -185,11 +129,11 @@ class Conversations:
             CommandError: no conversation can have that name.
             ConfigError: the file can't be used.
         """
-        before = _before(self.turns(name), cell)
+        turns = before(self.turns(name), cell)
         return Asked(
-            chat(before, asking(question, system)),
-            all(turn.stored for turn in before),
-            strictest(*(turn.stay for turn in before)),
+            chat(turns, asking(question, system)),
+            all(turn.stored for turn in turns),
+            strictest(*(turn.stay for turn in turns)),
         )
 
     def record(
@@ -201,7 +145,7 @@ class Conversations:
         system: str | None = None,
         tier: str = "",
         model: str = "",
-        cell: Cell = Cell(),
+        cell: Cell = NO_CELL,
         store: bool = True,
         stay: Floor = "anywhere",
     ) -> None:
@@ -227,10 +171,7 @@ class Conversations:
         with self._lock:
             with self.database.transaction() as work:
                 turns = self._turns(work, name)
-                own = [turn for turn in turns if cell.id and turn.cell.id == cell.id]
-                now = [turn for turn in own if turn.cell.execution == cell.execution]
-                place = now[-1].place if now else own[0].place if own else _end(turns)
-                gone = [turn for turn in own if turn not in now]
+                place, gone = placed(turns, cell)
                 self._numbers += 1
                 new = Turn(messages, tier, model, self._clock(), cell, store, place, self._numbers, stay)
                 _delete(work, name, turns, gone)
@@ -334,66 +275,8 @@ def _delete(work: sqlite3.Connection, name: str, turns: Sequence[Turn], gone: Se
     """Delete turns, and the summaries of what they were a part of."""
     if gone:
         work.executemany("DELETE FROM turns WHERE id = ?", [(turn.id,) for turn in gone if turn.stored])
-        before = sum(len(_spoken(turn.messages)) for turn in turns[: turns.index(gone[0])])
-        work.execute("DELETE FROM summaries WHERE conversation = ? AND folded > ?", (name, before))
-
-
-def staying(asked: Asked, stay: Floor | None) -> str:
-    """What to say where earlier turns hold a question back that itself might go further; empty where they don't."""
-    if strictest(stay or "anywhere", asked.stay) == (stay or "anywhere"):
-        return ""
-    return (
-        f"asked with --stay {asked.stay}, as an earlier turn of this conversation was: its text is sent along, and "
-        "goes no further"
-    )
-
-
-def asking(question: str, system: str | None) -> tuple[Message, ...]:
-    """The messages of a question, with a system message before it where there is one."""
-    asked = Message(role="user", content=question)
-    return (Message(role="system", content=system), asked) if system else (asked,)
-
-
-def chat(turns: Sequence[Turn], new: Sequence[Message] = ()) -> tuple[Message, ...]:
-    """The messages of turns as they are sent: the last system message that was given first, then all others."""
-    messages = [*(each for turn in turns for each in turn.messages), *new]
-    system = [each for each in messages if each["role"] == "system"][-1:]
-    return (*system, *_spoken(messages))
-
-
-def require_name(name: str) -> None:
-    """Check a conversation's name.
-
-    Raises:
-        CommandError: no conversation can have it.
-    """
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or name != name.strip() or name in ACTIONS:
-        shown = repr(name)[:60]
-        raise CommandError(
-            f"{shown} is no name of a conversation",
-            code="AF770",
-            hint="up to 100 letters, digits, spaces and . : _ -, beginning with a letter or digit; "
-            f"not {', '.join(ACTIONS)}",
-        )
-
-
-def _spoken(messages: Sequence[Message]) -> list[Message]:
-    return [each for each in messages if each["role"] != "system"]
-
-
-def _end(turns: Sequence[Turn]) -> int:
-    return max((turn.place for turn in turns), default=0) + 1
-
-
-def _before(turns: Sequence[Turn], cell: Cell) -> list[Turn]:
-    """The turns that a cell's question follows on."""
-    own = [turn for turn in turns if cell.id and turn.cell.id == cell.id]
-    if not own:
-        return list(turns)
-    now = [turn for turn in own if turn.cell.execution == cell.execution]
-    if now:
-        return list(turns[: turns.index(now[-1]) + 1])
-    return list(turns[: turns.index(own[0])])
+        left = sum(len(spoken(turn.messages)) for turn in turns[: turns.index(gone[0])])
+        work.execute("DELETE FROM summaries WHERE conversation = ? AND folded > ?", (name, left))
 
 
 def _turn(

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from aiflow_jupyter.errors import CommandError
 from aiflow_jupyter.tiers.conversation import exchange
 from aiflow_jupyter.tiers.conversation.exchange import export_to, import_from
-from aiflow_jupyter.tiers.conversation.store import Cell, Conversations, Turn, chat
+from aiflow_jupyter.tiers.conversation.store import Conversations
+from aiflow_jupyter.tiers.conversation.turns import Cell, Turn, chat
 from aiflow_jupyter.tiers.database import Database
 
 HEAD = {"aiflow": "conversation", "version": 1, "name": "x", "turns": 1}

@@ -15,8 +15,9 @@ from aiflow_jupyter.errors import ProviderError
 from aiflow_jupyter.events import Event, Finish
 from aiflow_jupyter.tiers.conversation.cache import Summaries
 from aiflow_jupyter.tiers.conversation.folding import Folding
-from aiflow_jupyter.tiers.conversation.store import Cell, Conversations, Turn
+from aiflow_jupyter.tiers.conversation.store import Conversations
 from aiflow_jupyter.tiers.conversation.summary import Summariser
+from aiflow_jupyter.tiers.conversation.turns import Cell, Turn
 from aiflow_jupyter.tiers.counting import TokenCounter
 from aiflow_jupyter.tiers.database import Database
 from aiflow_jupyter.tiers.terms import Fitted, Misfit, Tier

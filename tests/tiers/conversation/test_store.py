@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aiflow_jupyter.errors import CommandError, ConfigError
-from aiflow_jupyter.tiers.conversation.store import Cell, Conversations, chat
+from aiflow_jupyter.tiers.conversation.store import Conversations
+from aiflow_jupyter.tiers.conversation.turns import Cell, chat
 from aiflow_jupyter.tiers.database import Database
 
 NO_CELL = Cell()
