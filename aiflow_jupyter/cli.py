@@ -71,11 +71,20 @@ class _Group(click.Group):
         try:
             return super().invoke(context)
         except AiflowError as error:
-            click.echo(str(error), err=True)
+            click.echo(_as_typed_here(str(error)), err=True)
             raise SystemExit(1) from None
         except KeyboardInterrupt:
             click.echo("cancelled", err=True)
             raise SystemExit(130) from None
+
+
+def _as_typed_here(message: str) -> str:
+    """A message with the commands of its hint as a terminal has them; those of a notebook alone stay what they are."""
+    return _BOTH.sub(r"aiflow \1", _ASIDE.sub("", message))
+
+
+_BOTH = re.compile(r"(?<![%`])%aiflow (conversation|cost|doctor|login|tiers)\b")
+_ASIDE = re.compile(r" \(in a notebook: %aiflow \w+\)")
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})

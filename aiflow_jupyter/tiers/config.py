@@ -106,7 +106,7 @@ def load(user: Path | None = None, beside: Path = Path(FILE)) -> Config:
             f"{beside}: {', '.join(map(named, pointing))} may not stand in a project's file",
             code="AF723",
             hint=f"{changed}a project chooses {_CHOICES} only; move the setting to {own}\n"
-            f"or, if you know who wrote it, look at it and trust it: aiflow trust {beside}",
+            f"or, if you know who wrote it, look at it and trust it, in a terminal: aiflow trust {beside}",
         )
     if not pointing:
         _leave_off(chosen, settings)

@@ -15,7 +15,7 @@ from aiflow_jupyter.tiers.terms import Fitted
 def listing(found: Sequence[Overview]) -> str:
     """All conversations, a line for each."""
     if not found:
-        return "no conversation is kept yet; %%aiflow -c NAME begins one"
+        return "no conversation is kept yet; aiflow ask -c NAME begins one (in a notebook: %%aiflow -c NAME)"
     width = max(len(each.name) for each in found)
     return "\n".join(
         f"{each.name:<{width}}  {counted(each.turns, 'turn')}, {when(each.begun)} to {when(each.last)}"
