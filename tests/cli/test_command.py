@@ -85,6 +85,15 @@ def test_a_command_of_a_notebook_is_named_as_such(word, typed):
     assert done.stderr.endswith(f"Error: {word} is a command of a notebook: {typed}\n")
 
 
+@pytest.mark.parametrize(
+    "words", [["conversation", "none"], ["conversation", "undo", "none"], ["ask", "Hi", "-c", "a/b"]]
+)
+def test_a_hint_names_what_can_be_typed_in_a_terminal(words):
+    done = aiflow(*words)
+    assert done.returncode == 1
+    assert "%aiflow" not in done.stderr
+
+
 def test_a_notebook_knows_every_command_of_the_terminal():
     assert set(TERMINAL) == set(main.commands) - set(COMMANDS) - set(CELL_COMMANDS)
 
