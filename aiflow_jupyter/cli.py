@@ -264,7 +264,6 @@ class _Shown:
                 self._waited, self._said_at = kind, now
 
 
-@main.group()
 def _columns() -> int:
     """Letters in a row of the terminal that stderr is; stdout may be a file."""
     try:
@@ -273,6 +272,7 @@ def _columns() -> int:
         return shutil.get_terminal_size().columns
 
 
+@main.group()
 def models() -> None:
     """The embedded model: fetch it, list what there is, add or remove a GGUF file."""
 
