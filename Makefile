@@ -138,7 +138,7 @@ $(OLD_KERNEL)/.installed: | $(VENV)/.installed
 $(VENV)/.model: $(if $(shell test -f "$$(cat $(VENV)/.model 2>/dev/null)" && echo there),,FORCE) | $(VENV)/.ready
 	@$(BIN)/python -c 'import sys; from importlib.util import find_spec; sys.exit(find_spec("xllamacpp") is None)' || { \
 	  echo "model: its engine, xllamacpp, is not installed here" >&2; exit 1; }
-	@echo "model: fetching it, unless it is here (93 MB)"
+	@echo "model: fetching it, unless it is here (98 MB)"
 	@$(BIN)/aiflow models fetch
 	@$(BIN)/python -c 'from aiflow_jupyter.providers.models import default_model; print(default_model().path)' > $@
 
@@ -147,7 +147,7 @@ model:
 	@$(MAKE) --silent --no-print-directory $(VENV)/.model || { \
 	  [ "$$AIFLOW_REQUIRE_ALL" != 1 ] && echo "model: going on without it"; }
 
-browser:
+browser: ## find a Chromium for the browser's tests, or install it where root on Debian
 	@for name in "$$CHROMIUM" chromium chromium-browser google-chrome google-chrome-stable chrome \
 	    /Applications/Chromium.app/Contents/MacOS/Chromium \
 	    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"; do \

