@@ -47,7 +47,7 @@ async def test_an_answer_streams_and_what_was_waited_for_is_on_stderr(vllm, conf
     vllm.parts = [chunk("Rivers "), chunk("meander."), chunk("", "stop")]
     vllm.loading = 2
     done = await ask(configured(vllm.url))
-    assert (done.returncode, done.stdout) == (0, "Rivers meander.")
+    assert (done.returncode, done.stdout) == (0, "Rivers meander.\n")
     *waited, badge = [line for line in done.stderr.splitlines() if line]
     assert badge.startswith("hpc · ")
     assert any(line.startswith("model loading ") and line.endswith(" ...") for line in waited)
@@ -66,7 +66,7 @@ async def test_a_model_server_that_is_not_there_is_an_error_that_was_announced(c
 async def test_a_relay_that_can_not_be_reached_is_told_under_the_answer(vllm, configured):
     vllm.parts = [chunk("Rivers "), chunk("meander."), chunk("", "stop")]
     done = await ask(configured(vllm.url, *NO_RELAY))
-    assert (done.returncode, done.stdout) == (0, "Rivers meander.")
+    assert (done.returncode, done.stdout) == (0, "Rivers meander.\n")
     badge, note = done.stderr.splitlines()[-2:]
     assert badge.endswith(" · in one piece")
     assert note == f"{PLAIN}: the answer came in one piece"
@@ -103,8 +103,8 @@ async def test_on_a_terminal_the_line_is_rewritten_in_place_and_gone_in_the_end(
 
     code, said = await asyncio.to_thread(run)
     assert code == 0, said
-    assert "\r\x1b[Kmodel loading " in said
-    shown = said.rpartition("\r\x1b[K")[2]
+    assert "\r\x1b[Jmodel loading " in said
+    shown = said.rpartition("\r\x1b[J")[2]
     assert shown.startswith("Rivers.")
     assert " ..." not in shown
 
@@ -170,5 +170,5 @@ async def test_an_executor_of_ones_own_answers(vllm, tmp_path, key):
     )
     paths = {"AIFLOW_CONFIG": str(file), "PYTHONPATH": str(tmp_path), "AIFLOW_MODEL_SERVER": vllm.url}
     done = await ask({**os.environ, **paths})
-    assert (done.returncode, done.stdout) == (0, "Rivers meander."), done.stderr
+    assert (done.returncode, done.stdout) == (0, "Rivers meander.\n"), done.stderr
     assert "in one piece" not in done.stderr
