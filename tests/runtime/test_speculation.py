@@ -280,7 +280,7 @@ def test_stream_that_waits_for_its_receiver_is_closed_when_the_run_is_over(ends)
                 for _ in range(100):
                     yield event
             finally:
-                await asyncio.sleep(0)
+                await asyncio.sleep(1)
                 said.append("closed")
 
         async def take(_event):
