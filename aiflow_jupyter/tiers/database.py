@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from aiflow_jupyter.errors import ConfigError, plain
+from aiflow_jupyter.tiers.mounts import local_file_system
 
 _log = logging.getLogger(__name__)
 
@@ -34,22 +35,6 @@ APPLICATION: Final = 0x41496677
 _TABLES: Final = frozenset({"entries", "turns", "summaries"})
 _FULL: Final = 2**20
 """Bytes; a disk with less to spare is full: what then fails is called an I/O error by SQLite, at times."""
-
-_SHARED: Final = (
-    "nfs",
-    "cifs",
-    "smb",
-    "lustre",
-    "gpfs",
-    "beegfs",
-    "ceph",
-    "afs",
-    "9p",
-    "fuse",
-    "glusterfs",
-    "orangefs",
-)
-"""How the names of file systems begin whose users may be on several machines."""
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS entries (
@@ -327,22 +312,3 @@ def _locked(error: sqlite3.Error) -> bool:
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
     found: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
     return found
-
-
-def local_file_system(path: Path) -> bool:
-    """Whether a file is on this machine's own disk, as far as the system says; True where it does not say."""
-    try:
-        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return True
-    where = str(path.parent.resolve())
-    found = ("", "")
-    for line in mounts:
-        parts = line.split()
-        if len(parts) < 3:
-            continue
-        mount = parts[1].replace("\\040", " ")
-        inside = where == mount or where.startswith(mount.rstrip("/") + "/")
-        if inside and len(mount) >= len(found[0]):
-            found = mount, parts[2]
-    return not found[1].startswith(_SHARED)
