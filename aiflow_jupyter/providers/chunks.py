@@ -11,17 +11,19 @@ a stream that began with 200.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 from aiflow_jupyter.errors import ProviderError, StreamCut, encodable
 from aiflow_jupyter.events import Event, Finish, Kind, Phase, ToolFragment, Usage
+from aiflow_jupyter.providers.secret import Redaction, one_line
 from aiflow_jupyter.providers.tags import Tags
 
 DONE: Final = "[DONE]"
 _LONGEST_NAME: Final = 200
+_MOST_TOKENS: Final = 2**53
+_MOST_COST: Final = 1e15
 _PIECES: Final[tuple[tuple[str, Phase], ...]] = (
     ("reasoning_content", "reasoning"),
     ("reasoning", "reasoning"),
@@ -38,19 +40,23 @@ class Chunks:
         model: the model that was asked for; the server's own name for it wins.
         tier: the tier that answers.
         clock: nanoseconds, stamped on every event as it arrives.
+        redact: masks the key in all that the server says.
 
     Attributes:
         finished: the finish reason, None until it came.
         done: True once the server said that nothing follows.
     """
 
-    def __init__(self, provider: str, model: str, tier: str, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, provider: str, model: str, tier: str, clock: Callable[[], int], redact: Redaction | None = None
+    ) -> None:
         self.finished: str | None = None
         self.done = False
         self._provider = provider
         self._model = model
         self._tier = tier
         self._clock = clock
+        self._redact = redact
         self._sequence = 0
         self._usage: Usage | None = None
         self._cost: float | None = None
@@ -71,14 +77,14 @@ class Chunks:
             self.done = True
             return []
         try:
-            return self._read(data)
+            return self._read(data if self._redact is None else self._redact(data))
         except RecursionError as error:
             raise self._unreadable("a piece that is nested too deeply") from error
 
     def _read(self, data: str) -> list[Event]:
         chunk = self._chunk(data)
         if isinstance(name := chunk.get("model"), str) and not self._metas:
-            self._model = _one_line(name) or self._model
+            self._model = self._shown(name) or self._model
         if isinstance(usage := chunk.get("usage"), dict):
             self._usage, self._cost = _usage(usage), _cost(usage.get("cost"))
         events: list[Event] = []
@@ -119,8 +125,8 @@ class Chunks:
     def _chunk(self, data: str) -> dict[str, Any]:
         try:
             chunk = json.loads(data)
-        except ValueError as error:
-            raise self._unreadable("a piece that is not JSON") from error
+        except ValueError:
+            raise self._unreadable("a piece that is not JSON") from None
         if not isinstance(chunk, dict):
             raise self._unreadable("a piece that is not a JSON object")
         problem = chunk.get("error") or (chunk if chunk.get("object") == "error" else None)
@@ -144,7 +150,7 @@ class Chunks:
         if reason is not None and not isinstance(reason, str):
             raise self._unreadable("a finish reason that is not text")
         if reason:
-            self.finished = _one_line(reason)
+            self.finished = self._shown(reason)
 
     def _said(self, delta: Mapping[str, Any]) -> Iterator[Event]:
         reasoning = ""
@@ -212,6 +218,12 @@ class Chunks:
             self._metas[phase] = meta
         return meta
 
+    def _shown(self, name: str) -> str:
+        """A name as the server gives it, in one short line that can be shown anywhere."""
+        line = " ".join(name[: 100 * _LONGEST_NAME].split())
+        line = "".join(letter for letter in line if letter.isprintable())
+        return (line if self._redact is None else self._redact(line))[:_LONGEST_NAME]
+
     def _unreadable(self, what: str) -> ProviderError:
         return ProviderError(
             f"{self._provider} sent {what}",
@@ -222,21 +234,21 @@ class Chunks:
     def _failed(self, problem: object) -> ProviderError:
         said = (problem.get("message") if isinstance(problem, dict) else problem) or "no reason given"
         return ProviderError(
-            f"{self._provider} ({self._model}) failed in the middle of its answer: {str(said)[:500]}",
+            f"{self._provider} ({self._model}) failed in the middle of its answer: "
+            + one_line(str(said), self._redact, 500),
             code="AF707",
             hint="What came so far is a part of the answer. Run it again, or look at the server's log.",
         )
 
 
-def _one_line(name: str) -> str:
-    """A name as a server gives it, in one short line that can be shown anywhere."""
-    shown = "".join(letter for letter in " ".join(name[: 4 * _LONGEST_NAME].split()) if letter.isprintable())
-    return shown[:_LONGEST_NAME]
+def counted(said: object) -> int | None:
+    """A number of tokens that can be one; beyond 2**53 not even JSON's readers agree on what it is."""
+    return said if isinstance(said, int) and not isinstance(said, bool) and 0 <= said <= _MOST_TOKENS else None
 
 
 def _cost(said: object) -> float | None:
     """An amount that can be one."""
-    if isinstance(said, bool) or not isinstance(said, int | float) or not math.isfinite(said) or said < 0:
+    if isinstance(said, bool) or not isinstance(said, int | float) or not 0 <= said <= _MOST_COST:
         return None
     return float(said)
 
@@ -246,7 +258,7 @@ def _usage(said: Mapping[str, Any]) -> Usage:
         value: Any = said
         for key in path:
             value = value.get(key) if isinstance(value, dict) else None
-        return value if isinstance(value, int) else None
+        return counted(value)
 
     return Usage(
         prompt_tokens=count("prompt_tokens"),

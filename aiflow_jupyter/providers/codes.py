@@ -24,6 +24,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "AF713": "what was downloaded is not the model that it should be",
         "AF714": "llama.cpp can't load a model's file",
         "AF715": "the engine of the embedded model ended while it was starting",
+        "AF716": "an environment variable names a proxy or certificates that can't be used",
         "AF739": "a model is answered elsewhere than on this machine",
         "AF744": "a trace has fewer answers than the run that it is played to asks for",
         "AF746": "the speed of a replay is out of range",

@@ -1,7 +1,8 @@
 """Ollama's answers as its client can read them: whole lines of JSON, of bounded length.
 
 The client cuts a stream also at line ends that JSON allows within a text (U+0085, U+2028, U+2029), holds a line however
-long it gets, and takes half of one for something else than a stream that was cut. So what it reads has passed here. The
+long it gets, takes half of one for something else than a stream that was cut, and drops what says that another machine
+answers. So what it reads has passed here. The
 last line may lack its end; the beginning of one that no more came of is left out, and the missing `done` tells the cut.
 """
 
@@ -10,11 +11,12 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Any, Final
 
 import httpx
 
 from aiflow_jupyter.errors import StreamCut
+from aiflow_jupyter.providers import remote
 from aiflow_jupyter.providers.lines import Lines
 
 _BODY: Final = 64 * 1024
@@ -26,12 +28,14 @@ class WholeLines(httpx.AsyncByteStream):
 
     Args:
         body: as it comes.
-        provider: the provider's name, for the error about a line that is too long.
+        provider: the provider's name, for errors.
+        model: the model that was asked for, for errors.
     """
 
-    def __init__(self, body: httpx.AsyncByteStream, provider: str) -> None:
+    def __init__(self, body: httpx.AsyncByteStream, provider: str, model: str) -> None:
         self._body = body
         self._provider = provider
+        self._model = model
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """Yield the lines, each with its end.
@@ -39,12 +43,13 @@ class WholeLines(httpx.AsyncByteStream):
         Raises:
             StreamCut: the connection was lost.
             ProviderError: a line is too long.
+            ConfigError: a line says that another machine answers.
         """
         lines = Lines(self._provider)
         try:
             async for piece in self._body:
                 if whole := lines.feed(piece):
-                    yield b"".join(_readable(line) for line in whole if line.strip())
+                    yield b"".join(self._readable(line) for line in whole if line.strip())
         except httpx.RequestError as error:
             why = "it fell silent" if isinstance(error, httpx.TimeoutException) else "the connection was lost"
             raise StreamCut(
@@ -53,7 +58,14 @@ class WholeLines(httpx.AsyncByteStream):
             ) from error
         rest = bytes(lines.rest).removeprefix(codecs.BOM_UTF8)
         if not _is_beginning(rest):
-            yield _readable(rest)
+            yield self._readable(rest)
+
+    def _readable(self, line: bytes) -> bytes:
+        if b'"remote_' in line and (host := remote.host_of(_json(line))):
+            raise remote.refused(self._provider, self._model, host)
+        for end, escaped in _ESCAPED:
+            line = line.replace(end, escaped)
+        return line + b"\n"
 
     async def aclose(self) -> None:
         """Close the connection."""
@@ -80,18 +92,16 @@ class Beginning(httpx.AsyncByteStream):
         await self._body.aclose()
 
 
-def _readable(line: bytes) -> bytes:
-    for end, escaped in _ESCAPED:
-        line = line.replace(end, escaped)
-    return line + b"\n"
-
-
 def _is_beginning(line: bytes) -> bool:
     """Whether a line without its end is but the beginning of a piece."""
     if codecs.BOM_UTF8.startswith(line):
         return True
+    return _json(line) is None and line.lstrip()[:1] in (b"", b"{")
+
+
+def _json(line: bytes) -> Any:
+    """What a line holds, None where that can't be read."""
     try:
-        json.loads(line)
+        return json.loads(line)
     except (ValueError, RecursionError):
-        return line.lstrip()[:1] in (b"", b"{")
-    return False
+        return None

@@ -4,22 +4,31 @@
 Ollama cuts a long chat without a word at a default of its own. Each piece of its stream becomes the events of `Source`;
 closing the iterator closes the connection, upon which Ollama stops generating. A stream that ends without its last
 piece (`done`) was cut.
+
+Ollama also lists models that its own servers answer, under any name. Those are not this machine: a model is asked about
+before a text is sent to it, and an answer that turns out to come from elsewhere is broken off at once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from aiflow_jupyter.errors import ConfigError, ProviderError, StreamCut, encodable
 from aiflow_jupyter.events import Event, Finish, Kind, Phase, ToolFragment, Usage
+from aiflow_jupyter.providers import network, remote
+from aiflow_jupyter.providers.chunks import counted
 from aiflow_jupyter.providers.openai import is_loopback
+from aiflow_jupyter.providers.refusals import seconds_of
+from aiflow_jupyter.providers.secret import Redaction, Secret, one_line
 from aiflow_jupyter.providers.tags import Tags
 from aiflow_jupyter.runtime.source import Message, Request
 
@@ -28,6 +37,8 @@ if TYPE_CHECKING:
     import ollama
 
 DEFAULT_URL: Final = "http://127.0.0.1:11434"
+_ASIDE_S: Final = 10.0
+"""Seconds that a question about a model may take in all."""
 
 
 def default_url() -> str:
@@ -40,11 +51,6 @@ def default_url() -> str:
     host = "127.0.0.1" if parts.hostname in ("0.0.0.0", "::", None) else parts.hostname  # noqa: S104 - where it listens, not we
     host = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{host}:{parts.port or 11434}"
-
-
-def elsewhere(model: str) -> bool:
-    """Whether a model of that name is answered by Ollama's own servers: `gpt-oss:120b-cloud`, `x:cloud`."""
-    return model.endswith(("-cloud", ":cloud"))
 
 
 class Ollama:
@@ -86,13 +92,16 @@ class Ollama:
         self.window = window
         self._url = url
         self._host = parts.hostname
+        self._shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+        self._redact = Redaction([Secret(unquote(parts.password or ""))])
+        self._checked: dict[str, int] = {}
         self._keep_alive = keep_alive
         self._transport = transport
         self._timeouts = (connect_timeout, read_timeout)
         self._clock = clock
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._url!r}, model={self.model!r})"
+        return f"{type(self).__name__}({self._shown!r}, model={self.model!r})"
 
     async def stream(self, request: Request) -> AsyncGenerator[Event, None]:
         """Answer `request`; see `Source` for what comes out.
@@ -103,12 +112,7 @@ class Ollama:
             StreamCut: the answer ended before its last piece.
         """
         model = request.model or self.model
-        if elsewhere(model):
-            raise ConfigError(
-                f"{self.name}: {model} is answered by Ollama's own servers, not by this machine",
-                code="AF739",
-                hint="name a model of `ollama list` without -cloud",
-            )
+        await self._stays(model)
         reader = _Reader(self.name, model, request.tier, self._clock)
         try:
             async with aclosing(self._pieces(request, model)) as pieces:
@@ -130,7 +134,7 @@ class Ollama:
         import httpx  # noqa: PLC0415 - loaded by the first answer, not by the first import
         import ollama  # noqa: PLC0415
 
-        async with self._client() as client:
+        async with self._client(model) as client:
             try:
                 answer = await client.chat(
                     model=model,
@@ -152,51 +156,85 @@ class Ollama:
                 raise ProviderError(
                     f"{self.name} sent a piece that can't be understood",
                     code="AF708",
-                    hint=f"Is {self._url} an Ollama server?",
+                    hint=f"Is {self._shown} an Ollama server?",
                 ) from error
 
     async def models(self) -> list[str]:
-        """The models that the server has.
+        """The models that the server has, but for those that other machines answer.
 
         Raises:
             ProviderError: it could not be asked.
         """
-        import httpx  # noqa: PLC0415
-        import ollama  # noqa: PLC0415
+        listed = await self._json("GET", "/api/tags")
+        models = listed.get("models") if isinstance(listed, dict) else None
+        if not isinstance(models, list) or not all(isinstance(each, dict) for each in models):
+            raise ProviderError(f"{self._shown} is no Ollama server", code="AF708")
+        names = [str(each.get("model") or each.get("name") or "") for each in models if not remote.host_of(each)]
+        return [name for name in names if name and not remote.elsewhere(name)]
 
-        async with self._client() as client:
-            try:
-                return [str(each.model) for each in (await client.list()).models]
-            except ollama.ResponseError as error:
-                raise self._refused(error, "") from error
-            except (httpx.HTTPError, ConnectionError) as error:
-                raise self._broken(error) from error
-            except (ValueError, TypeError, AttributeError) as error:
-                raise ProviderError(f"{self._url} is no Ollama server", code="AF708") from error
+    async def _stays(self, model: str) -> None:
+        """Refuse a model that another machine answers."""
+        if remote.elsewhere(model):
+            raise remote.refused(self.name, model)
+        now = self._clock()
+        if model in self._checked and now - self._checked[model] < remote.CHECKED_NS:
+            return
+        if host := remote.host_of(await self._json("POST", "/api/show", {"model": model})):
+            raise remote.refused(self.name, model, host)
+        self._checked[model] = now
+
+    async def _json(self, method: str, path: str, body: Any = None) -> Any:
+        """The JSON at a path; None where the server refuses, or says what is none.
+
+        Raises:
+            ProviderError: it can't be reached, or does not answer in time.
+        """
+        import httpx  # noqa: PLC0415
+
+        content = b""
+        try:
+            async with (
+                asyncio.timeout(_ASIDE_S),
+                self._client() as client,
+                client._client.stream(method, path, json=body) as response,  # noqa: SLF001 - it drops `remote_host`
+            ):
+                if response.is_success:
+                    content = await network.whole(response, self.name)
+        except TimeoutError:
+            raise self._late(_ASIDE_S) from None
+        except httpx.HTTPError as error:
+            raise self._broken(error) from error
+        with suppress(ValueError):
+            return network.parsed(content)
+        return None
 
     async def aclose(self) -> None:
         """Nothing stays open between answers."""
 
-    def _client(self) -> ollama.AsyncClient:
+    def _client(self, model: str = "") -> ollama.AsyncClient:
+        """A client for one answer: of `model`, where it is one, whose pieces are then looked at."""
         import httpx  # noqa: PLC0415
-        import ollama  # noqa: PLC0415
 
         connect, read = self._timeouts
         options: dict[str, Any] = {"transport": self._transport} if self._transport is not None else {}
-        client = ollama.AsyncClient(
-            host=self._url,
-            timeout=httpx.Timeout(read, connect=connect),
-            follow_redirects=False,
-            trust_env=not is_loopback(self._host),
-            headers={"accept-encoding": "identity"},  # its lines are looked at before the client has them
-            event_hooks={"response": [self._bounded]},
-            **options,
-        )
+        hooks = [partial(self._bounded, model)] if model else []
+        with network.environment():
+            import ollama  # noqa: PLC0415 - it makes a client of its own at once
+
+            client = ollama.AsyncClient(
+                host=self._url,
+                timeout=httpx.Timeout(read, connect=connect),
+                follow_redirects=False,
+                trust_env=not is_loopback(self._host),
+                headers={"accept-encoding": "identity"},  # its lines are looked at before the client has them
+                event_hooks={"response": hooks},
+                **options,
+            )
         # The client sends a key that it finds in the environment to whatever server it is pointed at.
         client._client.headers.pop("authorization", None)  # noqa: SLF001
         return client
 
-    async def _bounded(self, response: httpx.Response) -> None:
+    async def _bounded(self, model: str, response: httpx.Response) -> None:
         """Have what the client reads of a response be of bounded size."""
         import httpx  # noqa: PLC0415
 
@@ -204,7 +242,7 @@ class Ollama:
 
         body = response.stream
         assert isinstance(body, httpx.AsyncByteStream)
-        response.stream = WholeLines(body, self.name) if response.is_success else Beginning(body)
+        response.stream = WholeLines(body, self.name, model) if response.is_success else Beginning(body)
 
     def _options(self, request: Request) -> dict[str, Any]:
         given = {
@@ -216,7 +254,8 @@ class Ollama:
         return {name: value for name, value in given.items() if value is not None} | dict(request.extra)
 
     def _refused(self, error: ollama.ResponseError, model: str) -> ProviderError:
-        said = _said(error.error)
+        self._redact.cleanse(error)
+        said = _said(error.error, self._redact)
         if error.status_code in (-1, 200):  # the client's word for a line of the stream
             return ProviderError(
                 f"{self.name} ({model}) failed in the middle of its answer: {said}",
@@ -228,7 +267,10 @@ class Ollama:
                 f"{self.name} has no model {model!r}", code="AF704", hint=f"ollama pull {model}   (or `ollama list`)"
             )
         if error.status_code == 429:
-            return ProviderError(f"{self.name} has had too many requests: {said}", code="AF705", hint="try again later")
+            refused = ProviderError(f"{self.name} has had too many requests: {said}", code="AF705")
+            refused.retry_after = seconds = _asked_to_wait(error)
+            refused.hint = "try again later" if seconds is None else f"try again in {seconds:.0f} s"
+            return refused
         if error.status_code >= 500:
             return ProviderError(
                 f"{self.name} ({model}) failed: {said}", code="AF707", hint="look at the server's log; is memory short?"
@@ -239,12 +281,19 @@ class Ollama:
     def _broken(self, error: Exception) -> ProviderError:
         import httpx  # noqa: PLC0415
 
+        self._redact.cleanse(error)
         if isinstance(error, httpx.ReadTimeout):
-            return ProviderError(
-                f"{self.name} said nothing for {self._timeouts[1]:g} s", code="AF709", hint="is a model still loading?"
-            )
+            return self._late(self._timeouts[1])
+        untrusted, hint = network.of_tls(error)
+        if untrusted:
+            return ProviderError(f"no TLS with {self.name} at {self._shown}: {untrusted}", code="AF701", hint=hint)
         return ProviderError(
-            f"{self.name} can't be reached at {self._url}", code="AF701", hint="start it: ollama serve"
+            f"{self.name} can't be reached at {self._shown}", code="AF701", hint="start it: ollama serve"
+        )
+
+    def _late(self, seconds: float) -> ProviderError:
+        return ProviderError(
+            f"{self.name} said nothing for {seconds:g} s", code="AF709", hint="is a model still loading?"
         )
 
 
@@ -281,7 +330,7 @@ class _Reader:
             yield self._event("tool_fragment", ToolFragment(self._calls, None, call.function.name, arguments))
             self._calls += 1
         if piece.done:
-            usage = Usage(piece.prompt_eval_count, piece.eval_count)
+            usage = Usage(counted(piece.prompt_eval_count), counted(piece.eval_count))
             self._finish = Finish("tool_calls" if self._calls else piece.done_reason or "stop", usage)
 
     def left(self) -> list[Event]:
@@ -319,27 +368,37 @@ def _message(message: Message) -> dict[str, Any]:
     """A turn in Ollama's form: a call's arguments are an object there, and a result names its function."""
     told: dict[str, Any] = {"role": message["role"], "content": message["content"]}
     if calls := message.get("tool_calls"):
-        told["tool_calls"] = [{"function": _function(call["function"])} for call in calls]
+        told["tool_calls"] = [{"function": function} for function in map(_function, calls) if function]
     if message["role"] == "tool" and (name := message.get("name")):
         told["tool_name"] = name
     return told
 
 
-def _function(function: Mapping[str, Any]) -> dict[str, Any]:
+def _function(call: object) -> dict[str, Any]:
+    """What a call calls; empty where it names no function, as one that was imported may."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        return {}
     arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             arguments = {}
     return {"name": function["name"], "arguments": arguments if isinstance(arguments, dict) else {}}
 
 
-def _said(text: str) -> str:
+def _asked_to_wait(error: ollama.ResponseError) -> float | None:
+    """Seconds for which the server asks to be left alone; its client keeps its headers only behind the error."""
+    response = getattr(error.__context__, "response", None)
+    return seconds_of(response.headers.get("retry-after", "")) if response is not None else None
+
+
+def _said(text: str, redact: Redaction) -> str:
     """What a server says of an error, in one short line; the client hands on a body that may be JSON or a page."""
     try:
         found = json.loads(text)
         text = str(found.get("error", text)) if isinstance(found, dict) else text
-    except ValueError:
+    except (ValueError, RecursionError):
         text = "a page of HTML" if "<" in text[:200] else text
-    return " ".join(text.split())[:300]
+    return one_line(text, redact, 300)

@@ -16,23 +16,27 @@ import ipaddress
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl
 
 from aiflow_jupyter.errors import ConfigError, ProviderError, StreamCut, encodable
 from aiflow_jupyter.events import Event
-from aiflow_jupyter.providers import refusals
+from aiflow_jupyter.providers import network, refusals, remote
 from aiflow_jupyter.providers.chunks import Chunks
 from aiflow_jupyter.providers.lines import Lines
-from aiflow_jupyter.providers.secret import Secret
+from aiflow_jupyter.providers.secret import Redaction, Secret
 from aiflow_jupyter.runtime.source import Request
 
 if TYPE_CHECKING:
     import httpx
 
 _BODY: Final = 64 * 1024
+_AFTER_S: Final = 2.0
+"""Seconds for which a server that has said its finish reason may still say what it used, or that it is done."""
 _TOKENIZERS: Final = ("llamacpp", "vllm")
 """How servers that have a tokenizer call themselves as the owner of a model."""
+_NO_ANSWER: Final = frozenset({"AF708", "AF709"})  # what is no list of models, or does not end
 _EVENTS: Final = {"Content-Type": "text/event-stream; charset=utf-8"}
 _HEADERS: Final = {"Accept": "text/event-stream", "Cache-Control": "no-store", "Content-Type": "application/json"}
 
@@ -48,6 +52,8 @@ class OpenAICompatible:
         transport: stands in for the network (tests).
         connect_timeout: seconds for the connection to be made.
         read_timeout: seconds that the server may be silent, before its first byte and between two.
+        aside_timeout: seconds that a question beside the answers (`get`, `count`) may take in all.
+        here: the answer may come from this machine alone: where the server is an Ollama, its cloud models are refused.
         clock: nanoseconds, stamped on events.
 
     Raises:
@@ -64,6 +70,8 @@ class OpenAICompatible:
         transport: httpx.AsyncBaseTransport | None = None,
         connect_timeout: float = 10.0,
         read_timeout: float = 120.0,
+        aside_timeout: float = 10.0,
+        here: bool = False,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         import httpx  # noqa: PLC0415  (loaded by the first provider, not by the first import)
@@ -83,9 +91,14 @@ class OpenAICompatible:
         self.loopback = is_loopback(address.host)
         self._address = address
         self._key = key
+        carried = [address.password, *(value for _, value in parse_qsl(address.query.decode("latin-1")))]
+        self._redact = Redaction([key, *map(Secret, carried)])
         self._transport = transport
         self._connect_timeout = connect_timeout
         self._read_timeout = read_timeout
+        self._aside_timeout = aside_timeout
+        self._here = here
+        self._checked: dict[str, int] = {}
         self._clock = clock
         self._owner: str | None = None
         self._clients: dict[asyncio.AbstractEventLoop, httpx.AsyncClient] = {}
@@ -97,14 +110,17 @@ class OpenAICompatible:
         """Answer `request`; see `Source` for what comes out.
 
         Raises:
+            ConfigError: the request or the environment can't be used, or the model is none of this machine and must be.
             ProviderError: the server could not be asked, refused, or reported a failure.
             StreamCut: the answer ended before its finish reason.
         """
-        chunks = Chunks(self.name, request.model or self.model, request.tier, self._clock)
+        if self._here:
+            await self._stays(request.model or self.model)
+        chunks = Chunks(self.name, request.model or self.model, request.tier, self._clock, self._redact)
         try:
             async with self._answered(request) as response, aclosing(self._data(response, chunks)) as pieces:
                 async for data in pieces:
-                    for event in self._fed(chunks, data):
+                    for event in chunks.feed(data):
                         yield event
                     if chunks.done:
                         break
@@ -142,29 +158,62 @@ class OpenAICompatible:
         return len(tokens) if isinstance(tokens, list) else None
 
     async def _whose(self) -> str:
-        """Who owns the server's first model, as its list says; empty where it says nothing."""
+        """Who owns the server's first model, as its list says; empty where it says nothing that can be read."""
         if self._owner is None:
-            listed = await self._json("GET", f"{self._address.path.rstrip('/')}/models")
+            try:
+                listed = await self._json("GET", f"{self._address.path.rstrip('/')}/models")
+            except ProviderError as error:
+                if error.code not in _NO_ANSWER:
+                    raise
+                listed = None  # asked again, it would but take as long again
             models = listed.get("data") if isinstance(listed, dict) else None
             first = models[0] if isinstance(models, list) and models else None
             self._owner = str(first.get("owned_by", "")) if isinstance(first, dict) else ""
         return self._owner
 
+    async def _stays(self, model: str) -> None:
+        """Refuse a model that an Ollama has answered by another machine; another server's models are its own."""
+        now = self._clock()
+        if model in self._checked and now - self._checked[model] < remote.CHECKED_NS:
+            return
+        root = self._address.path.rstrip("/").removesuffix("/v1")
+        if remote.elsewhere(model):
+            said = await self._told("GET", f"{root}/api/version")
+            if isinstance(said, dict) and "version" in said:
+                raise remote.refused(self.name, model)
+        if host := remote.host_of(await self._told("POST", f"{root}/api/show", {"model": model})):
+            raise remote.refused(self.name, model, host)
+        self._checked[model] = now
+
+    async def _told(self, method: str, path: str, body: Any = None) -> Any:
+        """The JSON at a path that only some servers have; None of the others."""
+        try:
+            return await self._json(method, path, body)
+        except ProviderError as error:
+            if error.code == "AF709":  # it may have it, and did not say
+                raise
+            return None
+
     async def _json(self, method: str, path: str, body: Any = None) -> Any:
         import httpx  # noqa: PLC0415
 
-        client, url = self._client(), self._address.copy_with(path=path)
+        client, url, kind = self._client(), self._address.copy_with(path=path), ""
         try:
-            response = await client.request(method, url, headers=self._headers(), json=body)
+            async with (
+                asyncio.timeout(self._aside_timeout),
+                client.stream(method, url, headers=self._headers(), json=body) as response,
+            ):
+                if not response.is_success:
+                    raise self._refused(response, await self._text(response))
+                kind = response.headers.get("content-type", "")
+                content = await network.whole(response, self.name)
+        except TimeoutError:
+            raise refusals.too_slow(self.name, self.url, self._aside_timeout) from None
         except httpx.RequestError as error:
             raise self._broken(error) from error
-        if not response.is_success:
-            raise self._refused(response, response.text)
-        try:
-            return response.json()
-        except ValueError:
-            said = response.headers.get("content-type", "")
-            raise refusals.no_json(self.name, self.url, said) from None
+        with suppress(ValueError):
+            return await asyncio.to_thread(network.parsed, content) if len(content) > _BODY else network.parsed(content)
+        raise refusals.no_json(self.name, self.url, kind, self._redact)
 
     async def aclose(self) -> None:
         """Close the connections of the running loop, and forget those of loops that have ended."""
@@ -173,15 +222,6 @@ class OpenAICompatible:
             client = self._clients.pop(loop)
             if loop is running:
                 await client.aclose()
-
-    def _fed(self, chunks: Chunks, data: str) -> list[Event]:
-        try:
-            return chunks.feed(data)
-        except ProviderError as error:
-            if self._key is not None:
-                error.message = self._key.redact(error.message)
-                error.args = (error.message,)
-            raise
 
     @asynccontextmanager
     async def _answered(self, request: Request) -> AsyncIterator[httpx.Response]:
@@ -217,11 +257,11 @@ class OpenAICompatible:
 
     async def _check(self, response: httpx.Response) -> None:
         content_type = response.headers.get("content-type", "")
-        if response.status_code == 200 and content_type.partition(";")[0].strip() == "text/event-stream":
+        if response.status_code == 200 and content_type.partition(";")[0].strip().lower() == "text/event-stream":
             return
         body = await self._text(response)
         if response.is_success:
-            raise refusals.no_stream(self.name, self.url, content_type, body)
+            raise refusals.no_stream(self.name, self.url, content_type, body, self._redact)
         raise self._refused(response, body)
 
     async def _text(self, response: httpx.Response) -> str:
@@ -236,7 +276,7 @@ class OpenAICompatible:
                     break
         except httpx.RequestError:
             pass
-        return self._key.redact(text) if self._key is not None else text
+        return text
 
     async def _data(self, response: httpx.Response, chunks: Chunks) -> AsyncGenerator[str, None]:
         """The data of each server-sent event, until the stream ends or a complete answer loses its connection."""
@@ -244,7 +284,7 @@ class OpenAICompatible:
         import httpx_sse  # noqa: PLC0415
 
         try:
-            async with aclosing(self._lines(response)) as lines:
+            async with aclosing(self._lines(response, chunks)) as lines:
                 whole = httpx.Response(200, headers=_EVENTS, content=lines)
                 async with aclosing(httpx_sse.EventSource(whole).aiter_sse()) as events:
                     async for event in events:
@@ -260,16 +300,32 @@ class OpenAICompatible:
                 hint="What came so far is a part of the answer. Run it again.",
             ) from error
 
-    async def _lines(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
-        """The stream in whole lines, of bounded length as are the events that they make up."""
+    async def _lines(self, response: httpx.Response, chunks: Chunks) -> AsyncGenerator[bytes, None]:
+        """The stream in whole lines, of bounded length as are the events that they make up.
+
+        Once the answer is complete, its end is waited for only for a moment: some servers keep the line open.
+        """
         lines, held = Lines(self.name), 0
-        async for piece in response.aiter_bytes():
-            whole = lines.feed(piece)
-            for line in whole:
-                held = held + len(line) + 1 if line.startswith(b"data") else held if line else 0
-                lines.check(held)
-            if whole:
-                yield b"".join(line + b"\n" for line in whole)
+        loop, left = asyncio.get_running_loop(), _AFTER_S
+        async with aclosing(response.aiter_bytes()) as pieces:  # type: ignore[type-var]  # it is a generator
+            while True:
+                begun = loop.time()
+                limit = None if chunks.finished is None else left
+                try:
+                    async with asyncio.timeout(limit):
+                        piece = await anext(pieces, None)
+                except TimeoutError:
+                    return
+                if piece is None:
+                    return
+                if limit is not None:
+                    left = max(left - (loop.time() - begun), 0.0)
+                whole = lines.feed(piece)
+                for line in whole:
+                    held = held + len(line) + 1 if line.startswith(b"data") else held if line else 0
+                    lines.check(held)
+                if whole:
+                    yield b"".join(line + b"\n" for line in whole)
 
     def _body(self, request: Request) -> bytes:
         body: dict[str, Any] = {
@@ -304,20 +360,27 @@ class OpenAICompatible:
         if client is None:
             for ended in [other for other in self._clients if other.is_closed()]:
                 del self._clients[ended]
-            client = httpx.AsyncClient(
-                transport=self._transport,
-                trust_env=not self.loopback,
-                timeout=httpx.Timeout(self._read_timeout, connect=self._connect_timeout),
-                # A stream holds its connection for as long as its reader likes: no limit, so none waits for another.
-                limits=httpx.Limits(max_keepalive_connections=0 if self.loopback else 20, keepalive_expiry=5.0),
-            )
+            with network.environment():
+                client = httpx.AsyncClient(
+                    transport=self._transport,
+                    trust_env=not self.loopback,
+                    timeout=httpx.Timeout(self._read_timeout, connect=self._connect_timeout),
+                    # A stream holds its connection for as long as its reader likes: no limit, so none waits for others.
+                    limits=httpx.Limits(max_keepalive_connections=0 if self.loopback else 20, keepalive_expiry=5.0),
+                )
             self._clients[loop] = client
         return client
 
     def _refused(self, response: httpx.Response, body: str) -> ProviderError:
         after = response.headers.get("retry-after", "")
         return refusals.refused(
-            self.name, self.url, response.status_code, body, retry_after=after, keyed=self._key is not None
+            self.name,
+            self.url,
+            response.status_code,
+            body,
+            redact=self._redact,
+            retry_after=after,
+            keyed=self._key is not None,
         )
 
     def _broken(self, error: httpx.RequestError) -> ProviderError:
@@ -326,19 +389,14 @@ class OpenAICompatible:
         self._scrub(error)
         if isinstance(error, httpx.ReadTimeout):
             return refusals.too_slow(self.name, self.url, self._read_timeout)
-        why = (
-            f"no connection within {self._connect_timeout:g} s"
-            if isinstance(error, httpx.ConnectTimeout)
-            else str(error)
-        )
-        return refusals.unreachable(self.name, self.url, why, loopback=self.loopback)
+        late = f"no connection within {self._connect_timeout:g} s" if isinstance(error, httpx.ConnectTimeout) else ""
+        return refusals.unreachable(self.name, self.url, error, loopback=self.loopback, why=late, redact=self._redact)
 
     def _scrub(self, error: httpx.RequestError) -> None:
-        """Take the key out of the request that the HTTP library's error carries: the error stays on `__cause__`."""
-        try:
+        """Take the key out of what the HTTP library's error says and carries: the error stays on `__cause__`."""
+        self._redact.cleanse(error)
+        with suppress(RuntimeError):  # the error carries no request
             error.request.headers.pop("Authorization", None)
-        except RuntimeError:  # the error carries no request
-            return
 
 
 def is_loopback(host: str) -> bool:

@@ -11,7 +11,7 @@
 | AF708 | the answer is no event stream |
 | AF709 | the server took too long |
 
-Nothing of a request's headers gets into a message, and what a server says back passes through the key's `redact`.
+Nothing of a request's headers gets into a message. What a server says back is decoded, then redacted, then cut.
 """
 
 from __future__ import annotations
@@ -24,13 +24,22 @@ from http import HTTPStatus
 from typing import Final
 
 from aiflow_jupyter.errors import ProviderError
+from aiflow_jupyter.providers.network import of_tls
+from aiflow_jupyter.providers.secret import Redaction, one_line
 
-_LONGEST: Final = 400
+_STREAMED: Final = ("data:", "event:", "id:", "retry:", ":")
 _TOO_LONG: Final = ("exceed_context", "context_length", "context length", "context size", "maximum context")
 
 
 def refused(
-    name: str, url: str, status: int, body: str, *, retry_after: str = "", keyed: bool = False
+    name: str,
+    url: str,
+    status: int,
+    body: str,
+    *,
+    redact: Redaction | None = None,
+    retry_after: str = "",
+    keyed: bool = False,
 ) -> ProviderError:
     """The error for an HTTP answer that is no stream.
 
@@ -38,13 +47,14 @@ def refused(
         name: the provider's name.
         url: where it was asked, without credentials.
         status: the HTTP status.
-        body: what the server said, with the key redacted.
+        body: what the server said.
+        redact: masks the key in it.
         retry_after: the header of that name, if there was one.
         keyed: whether a key was sent.
     """
-    said = _said(body)
+    said = _said(body, redact)
     where = f"{name} at {url}"
-    seconds = _seconds(retry_after)
+    seconds = seconds_of(retry_after)
     code, what, hint = "AF706", f"{where} refused the request", "Check the model's name and the options."
     if status in (401, 403):
         code, what = "AF703", f"{where} refused the key" if keyed else f"{where} wants a key"
@@ -71,11 +81,11 @@ def refused(
     return error
 
 
-def no_stream(name: str, url: str, content_type: str, body: str) -> ProviderError:
+def no_stream(name: str, url: str, content_type: str, body: str, redact: Redaction | None = None) -> ProviderError:
     """The error for an answer of 200 that is no event stream."""
-    said = _said(body)
+    said = _said(body, redact)
     return ProviderError(
-        f"{name} at {url} answered with {content_type or 'no content type'} instead of an event stream"
+        f"{name} at {url} answered with {_kind(content_type, redact)} instead of an event stream"
         + (f": {said}" if said else ""),
         code="AF708",
         hint="Is the address that of an OpenAI-compatible API (often it ends in /v1)? A proxy or login page may be in "
@@ -83,18 +93,33 @@ def no_stream(name: str, url: str, content_type: str, body: str) -> ProviderErro
     )
 
 
-def no_json(name: str, url: str, content_type: str) -> ProviderError:
+def no_json(name: str, url: str, content_type: str, redact: Redaction | None = None) -> ProviderError:
     """The error for an answer of 200 that is to be JSON, and is not."""
     return ProviderError(
-        f"{name} at {url} answered with {content_type or 'no content type'} instead of JSON", code="AF708"
+        f"{name} at {url} answered with {_kind(content_type, redact)} instead of JSON that can be read", code="AF708"
     )
 
 
-def unreachable(name: str, url: str, why: str, *, loopback: bool) -> ProviderError:
-    """The error for a connection that could not be made or broke before the answer began."""
+def unreachable(
+    name: str, url: str, error: Exception, *, loopback: bool, why: str = "", redact: Redaction | None = None
+) -> ProviderError:
+    """The error for a connection that could not be made or broke before the answer began.
+
+    Args:
+        name: the provider's name.
+        url: where it was asked, without credentials.
+        error: what the connection failed of.
+        loopback: whether that is on this machine.
+        why: the reason, where it is known better than from the error.
+        redact: masks the key.
+    """
+    untrusted, hint = of_tls(error)
+    if untrusted:
+        return ProviderError(f"no TLS with {name} at {url}: {untrusted}", code="AF701", hint=hint)
     hint = (
         "Is the server running, and is this its port?" if loopback else "Check the address, the network and the proxy."
     )
+    why = why or one_line(str(error), redact)
     return ProviderError(f"nothing answers for {name} at {url}" + (f" ({why})" if why else ""), code="AF701", hint=hint)
 
 
@@ -107,7 +132,7 @@ def too_slow(name: str, url: str, seconds: float) -> ProviderError:
     )
 
 
-def _seconds(retry_after: str) -> float | None:
+def seconds_of(retry_after: str) -> float | None:
     """How long to wait, as `Retry-After` says it (RFC 9110, section 10.2.3): in seconds, or until a date."""
     try:
         seconds = float(retry_after)
@@ -126,11 +151,17 @@ def _phrase(status: int) -> str:
         return ""
 
 
-def _said(body: str) -> str:
+def _kind(content_type: str, redact: Redaction | None) -> str:
+    return one_line(content_type, redact, 100) or "no content type"
+
+
+def _said(body: str, redact: Redaction | None) -> str:
     """The server's own sentence, in one short line; empty where there is none worth reading."""
     text = body.strip()
     if text.startswith("<"):
         return "a web page, not an API's answer"
+    if text.startswith(_STREAMED):
+        return ""  # an answer, in whatever form: not to be read in an error
     try:
         said = json.loads(text)
         while isinstance(said, dict):
@@ -138,5 +169,4 @@ def _said(body: str) -> str:
         said = str(said)
     except (ValueError, RecursionError):  # no JSON, or none that a sentence is in
         said = text
-    line = " ".join(said.split())
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+    return one_line(said, redact)

@@ -1,16 +1,19 @@
-"""A key that is hard to show by accident.
+"""A key that is hard to show by accident, also where a server says it back.
 
 Every way in which Python shows a value (`repr`, `str`, `format`, a traceback's locals) gives `***`; the text comes
-out only by `reveal()`, at the one place that puts it on the wire.
+out only by `reveal()`, at the one place that puts it on the wire. What comes from a server passes through a `Redaction`
+before it is shown or kept: names, errors, headers, and each piece of an answer. A key that a server spells over several
+pieces of its answer's text is not found: nothing of an answer is held back for it.
 """
 
 from __future__ import annotations
 
 import hmac
-from typing import Final, NoReturn, final
+from collections.abc import Iterable
+from typing import NoReturn, final
 
-MASK: Final = "***"
-_SHORTEST: Final = 8
+from aiflow_jupyter.errors import plain
+from aiflow_jupyter.masking import MASK, masked
 
 
 @final
@@ -34,11 +37,8 @@ class Secret:
         return self._value
 
     def redact(self, text: str) -> str:
-        """`text` with every occurrence of the secret masked, for what a server says back.
-
-        A value as short as `EMPTY`, as servers without keys want it, is no secret and would only garble the text.
-        """
-        return text.replace(self._value, MASK) if len(self._value) >= _SHORTEST else text
+        """`text` with every occurrence of the secret masked, for what a server says back; see `masking.masked`."""
+        return masked(text, self._value)
 
     def __bool__(self) -> bool:
         return bool(self._value)
@@ -62,3 +62,51 @@ class Secret:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Secret can't be pickled: hand over its name or read it again on the other side")
+
+
+class Redaction:
+    """Masks some secrets in what comes from a server.
+
+    Args:
+        secrets: those; empty ones are left out.
+    """
+
+    def __init__(self, secrets: Iterable[Secret | None]) -> None:
+        self._secrets = tuple(secret for secret in secrets if secret)
+
+    def __call__(self, text: str) -> str:
+        """The text with the secrets masked."""
+        for secret in self._secrets:
+            text = secret.redact(text)
+        return text
+
+    def cleanse(self, error: BaseException) -> None:
+        """Mask the secrets in an exception, and in those that it came of or holds."""
+        if not self._secrets:
+            return
+        left, seen = [error], set[int]()
+        while left:
+            each = left.pop()
+            if id(each) in seen:
+                continue
+            seen.add(id(each))
+            each.args = tuple(map(self._cleansed, each.args))
+            for name, value in vars(each).items():
+                if isinstance(value, str):
+                    setattr(each, name, self(value))
+            groups = each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+            others = [each.__cause__, each.__context__, *each.args, *groups]
+            left += [other for other in others if isinstance(other, BaseException)]
+
+    def _cleansed(self, value: object) -> object:
+        if isinstance(value, bytes | bytearray):
+            text = value.decode("latin-1")
+            return value if self(text) == text else self(text)
+        return self(value) if isinstance(value, str) else value
+
+
+def one_line(text: str, redact: Redaction | None = None, longest: int = 400) -> str:
+    """What a server says, in one short line that can be shown anywhere: the secrets are masked before it is cut."""
+    line = " ".join(plain(text).split())
+    line = redact(line) if redact is not None else line
+    return line if len(line) <= longest else f"{line[:longest]}…"

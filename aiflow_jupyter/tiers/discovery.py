@@ -16,7 +16,8 @@ from importlib import import_module
 from typing import Final
 from urllib.parse import urlsplit
 
-from aiflow_jupyter.errors import AiflowError
+from aiflow_jupyter.errors import AiflowError, ConfigError
+from aiflow_jupyter.providers.network import environment
 from aiflow_jupyter.providers.ollama import Ollama, default_url
 from aiflow_jupyter.providers.openai import is_loopback
 from aiflow_jupyter.tiers.sections import Local
@@ -24,8 +25,8 @@ from aiflow_jupyter.tiers.sections import Local
 CONNECT_S: Final = 0.3
 ANSWER_S: Final = 1.5
 AGAIN_S: Final = 30.0
-_NO_CHAT: Final = re.compile(r"embed|\bbge\b|minilm|rerank|[:-]cloud$")
-"""Names of models that answer no chat, or that Ollama has on servers of its own: those are not this machine."""
+_NO_CHAT: Final = re.compile(r"embed|\bbge\b|minilm|rerank", re.IGNORECASE)
+"""Names of models that answer no chat."""
 
 
 def ollama_url(settings: Local) -> str | None:
@@ -40,18 +41,31 @@ def ollama_url(settings: Local) -> str | None:
 
 
 async def ollama_models(url: str) -> list[str] | None:
-    """The models that answer a chat there, latest first; None where no Ollama answers within a short time."""
+    """The models of this machine that answer a chat there, latest first; None where no Ollama answers in a short time.
+
+    What Ollama has answered by servers of its own is none of them, whatever its name.
+
+    Raises:
+        ConfigError: the environment's proxies or certificates can't be used.
+    """
     parts = urlsplit(url)
     try:
         async with asyncio.timeout(CONNECT_S):
             _, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
         writer.close()
-        await asyncio.to_thread(import_module, "ollama")  # where the disk is cold it takes longer than the answer
+        await asyncio.to_thread(_load)  # where the disk is cold it takes longer than the answer
         async with asyncio.timeout(ANSWER_S):
             names = await Ollama(url, "").models()
+    except ConfigError:  # of the environment: it would stop the answer too
+        raise
     except (OSError, TimeoutError, AiflowError):
         return None
     return [name for name in names if not _NO_CHAT.search(name)]
+
+
+def _load() -> None:
+    with environment():  # it makes a client as soon as it is loaded
+        import_module("ollama")
 
 
 class Discovery:
@@ -106,4 +120,4 @@ def _embedded(settings: Local) -> Local:
 
 
 def _same(name: str, wanted: str) -> bool:
-    return name in {wanted, f"{wanted}:latest"}
+    return name.casefold() in {wanted.casefold(), f"{wanted}:latest".casefold()}  # as Ollama itself compares them

@@ -185,6 +185,8 @@ class Carried(httpx.AsyncBaseTransport):
         self._parts, self._fails = parts, fails
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path != "/api/chat":
+            return httpx.Response(404)
         return httpx.Response(200, content=self._body(), headers={"content-type": "application/x-ndjson"})
 
     async def _body(self) -> AsyncIterator[bytes]:

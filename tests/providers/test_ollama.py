@@ -37,19 +37,24 @@ def wire(pieces):
 class Server(httpx.AsyncBaseTransport):
     """Answers each request with the given chunks of bytes; notes what was asked and what was left open."""
 
-    def __init__(self, *chunks: bytes, status: int = 200, fails: Exception | None = None) -> None:
+    def __init__(self, *chunks: bytes, status: int = 200, fails: Exception | None = None, **facts: object) -> None:
         self.chunks, self.status, self.fails = chunks, status, fails
+        self.shown = facts.pop("shown", {"details": {"family": "llama"}})
+        self.sends = facts.pop("sends", {})
+        assert not facts
         self.asked: list[dict] = []
         self.headers: list[httpx.Headers] = []
         self.open = self.sent = 0
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         self.headers.append(request.headers)
+        if request.url.path == "/api/show":
+            return httpx.Response(200, json=self.shown)
         if request.method == "POST":
             self.asked.append(json.loads(await request.aread()))
         if self.fails is not None and not self.chunks:
             raise self.fails
-        return httpx.Response(self.status, stream=Body(self))
+        return httpx.Response(self.status, stream=Body(self), headers=self.sends)
 
 
 class Body(httpx.AsyncByteStream):
@@ -212,9 +217,78 @@ def test_an_address_of_another_form_is_refused(url):
         Ollama(url, "small")
 
 
-@pytest.mark.parametrize("model", ["gpt-oss:120b-cloud", "x:cloud"])
+@pytest.mark.parametrize("model", ["gpt-oss:120b-cloud", "x:cloud", "gpt-oss:120B-CLOUD", "x:Cloud "])
 async def test_a_model_of_ollamas_own_servers_is_never_asked(model):
     server = Server(wire(WHOLE))
     with pytest.raises(ConfigError, match="not by this machine"):
         await answer(server, Request(ASK.messages, model=model))
     assert server.asked == []
+
+
+AWAY = {"remote_model": "gpt-oss:120b", "remote_host": "https://ollama.com:443"}
+
+
+@pytest.mark.parametrize("says", [AWAY, {"remote_model": "gpt-oss:120b"}])
+async def test_an_alias_of_such_a_model_is_asked_about_and_never_asked(says):
+    server = Server(wire(WHOLE), shown=says)
+    with pytest.raises(ConfigError, match="not by this machine") as raised:
+        await answer(server, Request(ASK.messages, model="mine"))
+    assert raised.value.code == "AF739"
+    assert server.asked == []
+
+
+async def test_an_answer_that_turns_out_to_come_from_elsewhere_is_broken_off_at_its_first_piece():
+    server = Server(wire([piece("ok ")]), wire([piece("secret", **AWAY)]), wire([piece(done="stop")]))
+    stream = provider(server).stream(ASK)
+    assert (await anext(stream)).payload == "ok "
+    with pytest.raises(ConfigError, match=r"answered by https://ollama\.com:443, not by this machine"):
+        await anext(stream)
+    assert server.open == 0
+
+
+async def test_an_answer_may_speak_of_remote_hosts():
+    said = 'what "remote_host" means: {"remote_host": "https://ollama.com"}'
+    assert texts(await answer(Server(wire([piece(said), piece(done="stop")])))) == said
+
+
+async def test_models_of_other_machines_are_not_listed():
+    names = ("small:latest", "gpt-oss:120B-Cloud")
+    models = [{"name": "mine:latest", "model": "mine:latest", **AWAY}, *({"model": name} for name in names)]
+    assert await provider(Server(json.dumps({"models": models}).encode())).models() == ["small:latest"]
+
+
+async def test_a_list_of_models_that_does_not_end_is_refused():
+    server = Server(*[b"\n" * 1_000_000] * 40)
+    with pytest.raises(ProviderError, match="more than"):
+        await provider(server).models()
+    assert server.sent < 20_000_000
+
+
+@pytest.mark.parametrize("call", [{"x": 1}, "add", {"function": "add"}, {"function": {"arguments": "{}"}}])
+async def test_a_call_that_names_no_function_is_left_out(call):
+    server = Server(wire(WHOLE))
+    whole = {"id": "1", "function": {"name": "add", "arguments": "[" * 100_000}}
+    await answer(server, Request((Message(role="assistant", content="", tool_calls=[call, whole]),)))
+    assert server.asked[0]["messages"][0]["tool_calls"] == [{"function": {"name": "add", "arguments": {}}}]
+
+
+async def test_how_long_a_busy_server_wants_to_be_left_alone_is_passed_on():
+    with pytest.raises(ProviderError, match="try again in 30 s") as raised:
+        await answer(Server(b'{"error":"slow"}', status=429, sends={"retry-after": "30"}))
+    assert (raised.value.code, raised.value.retry_after) == ("AF705", 30)
+
+
+async def test_numbers_of_tokens_that_nobody_could_have_read_are_not_believed():
+    last = piece(done="stop") | {"prompt_eval_count": 2**63, "eval_count": -1}
+    finish = (await answer(Server(wire([piece("hi"), last]))))[-1]
+    assert (finish.payload.usage.prompt_tokens, finish.payload.usage.completion_tokens) == (None, None)
+
+
+async def test_a_password_in_the_address_does_not_show():
+    canary = "canary-7f3a91"
+    source = Ollama(f"http://me:{canary}@127.0.0.1:1", "small", transport=Server(fails=httpx.ConnectError("refused")))
+    echoing = Server(json.dumps({"error": f"who is {canary}?"}).replace("-", "\\u002d").encode(), status=400)
+    for each in (source, Ollama(f"http://me:{canary}@127.0.0.1:1", "small", transport=echoing)):
+        with pytest.raises(ProviderError) as raised:
+            [event async for event in each.stream(ASK)]
+        assert canary not in repr(each) + str(raised.value)
