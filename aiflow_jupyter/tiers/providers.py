@@ -305,7 +305,8 @@ def _openai(tier: TierName, settings: Local | Cloud, url: str, model: str) -> Pr
 
     key = server_key(tier, settings)
     read_timeout = max(settings.first_token_s, settings.silence_s)
-    return OpenAICompatible(url, model=model, name=tier, key=key, read_timeout=read_timeout)
+    here = tier == "local"
+    return OpenAICompatible(url, model=model, name=tier, key=key, read_timeout=read_timeout, here=here)
 
 
 def server_key(tier: TierName, settings: Local | Cloud) -> Secret | None:
