@@ -289,7 +289,7 @@ def test_stream_that_waits_for_its_receiver_is_closed_when_the_run_is_over(ends)
                 raise Boom
             await asyncio.sleep(100)
 
-        pieces = {"src": script(data("a")), "judge": script(verdict("commit")), "spec": Behaviour("stream", stream)}
+        pieces = {"src": script(1, data("a")), "judge": script(verdict("commit")), "spec": Behaviour("stream", stream)}
         run = speculative(loop, {**pieces, "sink": Behaviour("await", take)}, Seen())
         await run.start("go")
         await asyncio.sleep(2)
