@@ -176,7 +176,7 @@ def run(flow: Flow, value: Any, *, to: str | None = None) -> Result:
 
     Raises:
         GraphError: the graph does not pass its checks.
-        RunError: a node failed.
+        RunError: a node failed; what had come until then is its `result`.
     """
     from aiflow_kernel.host import current_host
 

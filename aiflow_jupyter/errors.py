@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 PACKAGE: Final = str(Path(__file__).parent)
 """How the file names of this library's own code begin."""
@@ -126,11 +126,16 @@ class GraphProblem(AiflowError):
 
 
 class RunError(AiflowError):
-    """A run that failed: names the node, the event's sequence, and the cause (also on `__cause__`)."""
+    """A run that failed: names the node, the event's sequence, and the cause (also on `__cause__`).
+
+    Attributes:
+        result: what had come until then, a `Result` that is not complete; None where no run had begun.
+    """
 
     code = "AF600"
     node: str = ""
     sequence: int | None = None
+    result: Any = None
 
 
 class RunCancelled(AiflowError):

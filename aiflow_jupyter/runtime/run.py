@@ -281,11 +281,13 @@ class Run:
         """Wait for the end.
 
         Raises:
-            RunError: a node failed; what was delivered stays readable on the run. Or one of its functions waits.
+            RunError: a node failed; what was delivered is its `result`. Or one of its functions waits.
             RunCancelled: it was cancelled.
         """
         self._from_outside()
         await self._over.wait()
+        if isinstance(self.error, RunError):
+            self.error.result = self.result()
         if self.error is not None:
             raise self.error
         return self.result()

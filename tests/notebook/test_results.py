@@ -7,6 +7,7 @@ import time
 import pytest
 
 from aiflow_jupyter import Flow, flat_map, map, run, sink  # noqa: A004
+from aiflow_jupyter.errors import RunError
 
 
 @pytest.fixture
@@ -62,6 +63,18 @@ def test_figures_of_a_run_that_failed_say_why(shell, provider):
         .splitlines()[-1]
         .startswith("node 'ask' failed on event 0: RuntimeError: down")
     )
+
+
+def test_what_came_before_a_failure_is_the_errors(the_host):
+    flow = Flow("breaks")
+    many = flow.add("many", flat_map(lambda n: list(range(n, -1, -1))))
+    many >> flow.add("inverse", map(lambda n: 6 / n)) >> flow.add("out", sink(var="out"))
+    with pytest.raises(RunError, match="'inverse' failed on event 3: ZeroDivisionError") as raised:
+        run(flow, 3)
+    part = raised.value.result
+    assert part["out"] == [2.0, 3.0, 6.0]
+    assert not part.complete
+    assert part.status.state == "failed"
 
 
 def test_a_result_names_its_bottleneck(the_host):
