@@ -127,24 +127,6 @@ def held(node: NodeSpec, signature: OperatorSignature | None, skew: int = 0) -> 
     return kept
 
 
-def skew(spec: GraphSpec, join: str, signatures: Signatures | None = None) -> int:
-    """How many events one branch of a join can be ahead of another: the limit that lets every pair meet.
-
-    While the slow branch is full, the split waits; so the fast one is ahead by what the slow one can own between the
-    split and the join, and by the one event that the split has in hand.
-
-    Args:
-        spec: the graph.
-        join: the node that pairs.
-        signatures: the known operators, for what those on the branches hold by default.
-
-    Returns:
-        the events that may wait for their last partner, of all branches but one; 1 for each where these are bare edges.
-    """
-    shape = Shape(spec)
-    return _skew(shape, join, owned(spec, shape, _lookup(spec, signatures or {})))
-
-
 Lookup = Callable[[str], OperatorSignature | None]
 """Gives the signature of a node's operator; None where there is none, or it can't be asked."""
 
@@ -158,7 +140,14 @@ def _lookup(spec: GraphSpec, signatures: Signatures) -> Lookup:
 
 
 def skews_of(spec: GraphSpec, shape: Shape, signature: Lookup) -> dict[str, int]:
-    """The skew of every node that pairs."""
+    """The skew of every node that pairs: how many events one branch can be ahead of another.
+
+    While the slow branch is full, the split waits; so the fast one is ahead by what the slow one can own between the
+    split and the node, and by the one event that the split has in hand.
+
+    Returns:
+        the events that may wait for their last partner, of all branches but one; 1 for each where these are bare edges.
+    """
     joins = [node for node in spec.nodes if (known := signature(node)) is not None and known.pairs]
     weights = owned(spec, shape, signature) if joins else None
     return {node: _skew(shape, node, weights) for node in joins} if weights else {}

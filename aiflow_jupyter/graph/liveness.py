@@ -3,7 +3,7 @@
 Three things can stop a graph that has no cycle but those of feedback edges:
 
 - A join waits for a partner that is behind an event which it can't take in. It can't be where the join may keep as
-  many events as one branch can be ahead of another (`bounds.skew`). Where it keeps less, that is an error.
+  many events as one branch can be ahead of another (`bounds.skews_of`). Where it keeps less, that is an error.
 - A merge that gives its inputs in the order of the source waits for one branch while the others fill up: likewise.
 - More comes back over a feedback edge than it holds, which fails the run. It can't where an event that enters the
   loop comes back at most once and `limit` is at least what the loop's nodes can own; elsewhere it is a warning. Where a

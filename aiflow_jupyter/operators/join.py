@@ -42,8 +42,6 @@ from aiflow_jupyter.runtime.returned import decision
 
 MOST_WAITING: Final = 64
 
-Identity = tuple[str, int]
-
 
 def _holds(args: Args) -> int:
     limit = args.get("limit")

@@ -7,14 +7,16 @@ A run's result keeps a snapshot of the counters, and the figures are worked out 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from aiflow_jupyter.events import Event, Finish, Usage
 from aiflow_jupyter.graph.policy import Policy
+
+if TYPE_CHECKING:
+    from aiflow_jupyter.runtime.guardian import Guardian
 
 RunState = Literal["ready", "running", "done", "failed", "cancelled"]
 NodeState = Literal["idle", "running", "blocked", "done", "failed", "cancelled"]
@@ -223,50 +225,6 @@ class RunStatus:
         printer.text(str(self))
 
 
-class Counted(Protocol):
-    """What a guardian lets be read."""
-
-    node: str
-    policy: Policy
-    workers: int
-    bound: int
-    peak: int
-    most: int
-    drops: Counter[str]
-    conflated: int
-    retries: int
-    held_ns: int
-    lag_ns: int | None
-    processed: int
-    emitted: int
-    errors: int
-    unrouted: int
-    wait_ns: int
-    first_ns: int
-    histogram: list[int]
-    closed: bool
-    done: bool
-
-    @property
-    def depth(self) -> int:
-        """Data events in the queue."""
-
-    def active(self) -> int:
-        """Events in service."""
-
-    def owned(self) -> int:
-        """Data events that it owns."""
-
-    def busy_for(self, now: int) -> int:
-        """Nanoseconds of service so far."""
-
-    def blocked_for(self, now: int) -> int:
-        """Nanoseconds that outputs waited so far."""
-
-    def blocked(self) -> bool:
-        """Whether an output waits for its receiver."""
-
-
 class Counts(NamedTuple):
     """One node's counters at one instant; see `NodeStatus`. Times are in nanoseconds."""
 
@@ -330,7 +288,7 @@ class Snapshot:
         )
 
 
-def counts_of(guardians: Iterable[Counted], run: RunState, now: int, failed: str | None) -> tuple[Counts, ...]:
+def counts_of(guardians: Iterable[Guardian], run: RunState, now: int, failed: str | None) -> tuple[Counts, ...]:
     """Read the counters of some guardians; safe from any thread, as every figure is read on its own.
 
     Args:
@@ -369,7 +327,7 @@ def counts_of(guardians: Iterable[Counted], run: RunState, now: int, failed: str
     )
 
 
-def _state(guardian: Counted, run: RunState, failed: str | None) -> NodeState:
+def _state(guardian: Guardian, run: RunState, failed: str | None) -> NodeState:
     if guardian.node == failed:
         return "failed"
     if guardian.done:

@@ -7,13 +7,17 @@ from collections import deque
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aiflow_jupyter.graph.bounds import bounds, skew
+from aiflow_jupyter.graph.bounds import bounds, skews_of
 from aiflow_jupyter.graph.shape import Shape
 from tests.graph.signature_table import TABLE, parsed
 
 
 def spec(text):
     return parsed(text).spec
+
+
+def skew(graph, join):
+    return skews_of(graph, Shape(graph), lambda node: TABLE[graph.nodes[node].operator])[join]
 
 
 def test_bound_of_a_node_is_queue_workers_reorder_hold_and_feedback():
