@@ -65,3 +65,20 @@ class Parsed:
 
 
 _QUOTED = re.compile(r"(?:\w+\s*=\s*)?[\"']")
+
+
+class Built(Parsed):
+    """A graph that was built in Python, where a problem's place is a node or an edge, and no line."""
+
+    def caret(self, path: Iterable[Step]) -> str:
+        """The place in the words of whoever wrote it, such as `at edge lane["answer"] >> kept`."""
+        match tuple(path):
+            case ("edges", int(index), *_) if index < len(self.spec.edges):
+                edge = self.spec.edges[index]
+                port = f'["{edge.port}"]' if edge.port else ""
+                return f"at edge {edge.source}{port} >> {edge.target}"
+            case ("nodes", node, ("args" | "policy"), key, *_):
+                return f"at node {node!r}, {key}="
+            case ("nodes", node, *_):
+                return f"at node {node!r}"
+        return super().caret(path)

@@ -1,4 +1,4 @@
-"""What a run of a graph needs besides it: the graphs that it leads to, an input, and places for its problems."""
+"""What a run of a graph needs besides it: the graphs that it leads to, and an input."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from aiflow_jupyter.errors import CommandError
-from aiflow_jupyter.graph.parsed import Parsed
 
 if TYPE_CHECKING:
-    from aiflow_jupyter.graph.parsed import Step
     from aiflow_jupyter.graph.spec import GraphSpec
 
 Found = tuple["GraphSpec", Mapping[str, Any]]
@@ -44,23 +42,6 @@ def delegated(
                 everything = {**found[1], **everything}
                 waiting.append(found[0])
     return flows, everything
-
-
-class Built(Parsed):
-    """A graph that was built in Python, where a problem's place is a node or an edge, and no line."""
-
-    def caret(self, path: Iterable[Step]) -> str:
-        """The place in the words of whoever wrote it, such as `at edge lane["answer"] >> kept`."""
-        match tuple(path):
-            case ("edges", int(index), *_) if index < len(self.spec.edges):
-                edge = self.spec.edges[index]
-                port = f'["{edge.port}"]' if edge.port else ""
-                return f"at edge {edge.source}{port} >> {edge.target}"
-            case ("nodes", node, ("args" | "policy"), key, *_):
-                return f"at node {node!r}, {key}="
-            case ("nodes", node, *_):
-                return f"at node {node!r}"
-        return super().caret(path)
 
 
 def require_input(spec: GraphSpec, to: str | None, value: str | None) -> None:

@@ -24,6 +24,8 @@ from aiflow_jupyter.errors import CommandError, ProviderError
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph.builder import Flow
 from aiflow_jupyter.graph.checks import require
+from aiflow_jupyter.graph.parsed import Built
+from aiflow_jupyter.graph.problems import indefinite
 from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.operators import OPERATORS, SIGNATURES
 from aiflow_jupyter.runtime.clock import VirtualLoop, VirtualScheduler, apart, simulate
@@ -188,7 +190,7 @@ def replayed(
     functions = {**(flow.functions if isinstance(flow, Flow) else {}), **functions}
     faults = list(faults)
     recorded = _trace(trace)
-    require(spec, SIGNATURES, functions)
+    require(spec, SIGNATURES, functions, Built(spec))
 
     async def story(scheduler: Scheduler, loop: VirtualLoop | None) -> Run:
         run = Run(
@@ -220,7 +222,7 @@ def _graph(flow: Any) -> GraphSpec:
     spec = flow.spec if isinstance(flow, Flow) else flow
     if isinstance(spec, GraphSpec):
         return spec
-    what = f"{flow!r:.60}, a text" if isinstance(flow, str) else f"a {type(flow).__name__}"
+    what = f"{flow!r:.60}, a text" if isinstance(flow, str) else indefinite(type(flow).__name__)
     raise CommandError(
         f"replay takes a Flow, not {what}",
         code="AF805",
@@ -235,7 +237,7 @@ def _trace(trace: Any) -> Trace:
     if isinstance(trace, str | Path):
         return load(trace)
     raise CommandError(
-        f"replay takes a trace or its file, not a {type(trace).__name__}",
+        f"replay takes a trace or its file, not {indefinite(type(trace).__name__)}",
         code="AF805",
         hint='replay(flow, "run.jsonl")',
     )

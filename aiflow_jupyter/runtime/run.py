@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiflow_jupyter.errors import AiflowError, CommandError, RunCancelled, RunError, where_raised, words
 from aiflow_jupyter.events import Event, Kind
 from aiflow_jupyter.graph.checks import require
+from aiflow_jupyter.graph.parsed import Built
 from aiflow_jupyter.graph.problems import nearest
 from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.runtime.answered import MOST_ANSWERS, Answered
@@ -389,7 +390,7 @@ class Run:
     def _check_within(self, spec: GraphSpec) -> None:
         """See that another graph passes its checks; see `Binding.check`."""
         signatures = {name: operator.signature for name, operator in self._operators.items()}
-        require(spec, signatures, self._common.functions, flows=self._common.flows)
+        require(spec, signatures, self._common.functions, Built(spec), flows=self._common.flows)
 
     def _run_within(self, spec: GraphSpec, operators: Mapping[str, Operator], run_id: str) -> Run:
         """A run of another graph for a node of this one; see `Binding.inner`."""

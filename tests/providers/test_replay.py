@@ -23,8 +23,9 @@ from traces import META, MS, Scripted, request, shape, trace_of
 import aiflow_jupyter
 from aiflow_jupyter.errors import CommandError, GraphError, ProviderError, RunError, StreamCut
 from aiflow_jupyter.events import Event, Finish
+from aiflow_jupyter.graph.builder import Flow
 from aiflow_jupyter.graph.language import parse
-from aiflow_jupyter.operators import SIGNATURES
+from aiflow_jupyter.operators import SIGNATURES, generate, route, sink
 from aiflow_jupyter.providers.replay import Replay, replay, replayed
 from aiflow_jupyter.runtime.faults import Burst, Cut, Fail, Slow, Stall, disturbed, read_faults
 from aiflow_jupyter.runtime.recorder import Recorder
@@ -492,6 +493,18 @@ def test_a_fault_or_a_time_that_fits_no_node_is_told(arguments, said):
 def test_a_graph_is_checked_first():
     with pytest.raises(GraphError, match="speak"):
         replay(SPEECH, TEN)
+
+
+def test_what_is_wrong_with_an_edge_of_a_flow_is_said_in_the_words_of_the_flow():
+    flow = Flow("talk")
+    lane = flow.add("lane", route(by="phase"))
+    flow.add("ask", generate()) >> lane
+    lane["nowhere"] >> flow.add("out", sink(var="out"))
+    with pytest.raises(GraphError) as raised:
+        replay(flow, TEN)
+    said = "\n".join(raised.value.lines())
+    assert 'at edge lane["nowhere"] >> out' in said
+    assert "/edges" not in said
 
 
 def test_a_script_is_read_from_json():
