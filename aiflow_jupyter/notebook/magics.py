@@ -446,8 +446,8 @@ class AiflowMagics(Magics):  # type: ignore[misc]
     def _graph(self, name: str) -> tuple[Parsed, dict[str, Any]]:
         """A graph of a cell, or a `Flow` of that name, with the functions that it may call."""
         from aiflow_jupyter.graph.builder import Flow
-        from aiflow_jupyter.graph.problems import nearest
         from aiflow_jupyter.graph.parsed import Built
+        from aiflow_jupyter.graph.problems import nearest
 
         flow = self.shell.user_ns.get(name)
         if name not in self._graphs and isinstance(flow, Flow):
