@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from aiflow_jupyter.errors import AiflowError, plain
+from aiflow_jupyter.providers.network import environment
 from aiflow_jupyter.providers.openai import is_loopback
 from aiflow_jupyter.tiers.discovery import ollama_models, ollama_url
 from aiflow_jupyter.tiers.providers import server_key, window
@@ -184,7 +185,10 @@ async def _local(settings: Local) -> Seen:
 
 async def _ollama(url: str, model: str | None) -> str:
     """What is wrong with an Ollama server, empty if nothing is."""
-    names = await ollama_models(url)
+    try:
+        names = await ollama_models(url)
+    except AiflowError as error:
+        return error.message
     if names is None:
         return f"nothing answers at {url}"
     if model is None:
@@ -226,8 +230,10 @@ async def _listed(tier: TierName, settings: Local | Cloud, url: str) -> str:
     near = is_loopback(urlsplit(url).hostname or "")
     body = b""
     try:
+        with environment():
+            made = httpx.AsyncClient(trust_env=not near, timeout=PATIENCE_S)
         async with (
-            httpx.AsyncClient(trust_env=not near, timeout=PATIENCE_S) as client,
+            made as client,
             client.stream("GET", f"{url.rstrip('/')}/models", headers=headers) as response,
         ):
             if response.status_code in {401, 403}:
@@ -238,7 +244,9 @@ async def _listed(tier: TierName, settings: Local | Cloud, url: str) -> str:
                 body += part
                 if len(body) > _LIST_BYTES:
                     return ""
-    except (httpx.HTTPError, ValueError, OSError) as error:
+    except AiflowError as error:
+        return error.message
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, OSError) as error:
         return f"{url} can't be reached ({why(error)})"
     return _among(body, settings.model)
 

@@ -266,6 +266,26 @@ async def test_a_key_is_shown_by_its_place_alone(settings, router, said, key, he
     assert SECRET not in str(whole) + json.dumps(whole.as_dict())
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("HTTPS_PROXY", "foo://canary@there"), ("SSL_CERT_FILE", "/nowhere/canary.pem")]
+)
+async def test_a_variable_of_the_environment_that_can_not_be_used_is_named(settings, router, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    settings.write_text('[tiers.cloud]\nmodel = "m"\nurl = "https://there.example/v1"\n')
+    cloud = (await seen(router))["cloud"]
+    assert (cloud.well, f"the environment variable {name} names no" in cloud.health) == (False, True)
+    assert "canary" not in cloud.health
+
+
+async def test_a_model_that_an_ollama_has_answered_elsewhere_is_never_found(settings, monkeypatch):
+    away = {"remote_model": "gpt-oss:120b", "remote_host": "https://ollama.com:443"}
+    listed = [{"model": "mine:latest", **away}, {"model": "gpt-oss:120B-Cloud"}, {"model": "small:latest"}]
+    with serving({"/api/tags": (200, {"models": listed})}) as server:
+        monkeypatch.setenv("OLLAMA_HOST", server.url)
+        assert (await settled()).model == "small:latest"
+        assert (await settled(model="mine")).provider == "embedded"
+
+
 async def test_a_local_server_and_an_ollama_by_name(settings, router):
     with serving({**lists("m"), **tags("m:latest")}) as server:
         settings.write_text(f'[tiers.local]\nprovider = "openai"\nurl = "{server.url}/v1"\n')
