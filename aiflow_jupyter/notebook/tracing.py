@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiflow_jupyter.errors import plain
+from aiflow_jupyter.graph.problems import counted
 
 if TYPE_CHECKING:
     import argparse
@@ -50,7 +51,7 @@ class NextRun:
 
         trace = load(path, partial=options.partial)
         self._make = lambda _source, _spec: Replay(trace, options.speed)
-        return f"the next run is answered from {path}, {len(trace.exchanges)} answers"
+        return f"the next run is answered from {path}, {counted(len(trace.exchanges), 'answer')}"
 
     def take(self, spec: GraphSpec) -> tuple[Wrap | None, Callable[[], None]]:
         """For the run that is started now: what makes its source, and what tells at its end what became of it."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from aiflow_jupyter.errors import RunError
 from aiflow_jupyter.events import Event, Finish, descends, origin
+from aiflow_jupyter.graph.problems import counted
 from aiflow_jupyter.operators.numbering import Recent
 from aiflow_jupyter.runtime.behaviour import Binding
 
@@ -105,7 +106,7 @@ class Answers:
             RunError: there is none.
         """
         if self._events + events > self._hold:
-            what, bound = f"{self._hold} events", "hold"
+            what, bound = counted(self._hold, "event"), "hold"
         elif self._bytes + size > self._hold_bytes:
             what, bound = f"{self._hold_bytes:,} bytes of text", "hold_bytes"
         else:

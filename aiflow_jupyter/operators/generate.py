@@ -38,6 +38,7 @@ from typing import Any, Final
 from aiflow_jupyter.errors import CommandError, ConfigError, RunError, StreamCut
 from aiflow_jupyter.events import Event, Retrieval, ToolResult, descends
 from aiflow_jupyter.graph.builder import OperatorCall, call
+from aiflow_jupyter.graph.problems import counted
 from aiflow_jupyter.graph.signatures import OperatorSignature, Parameter
 from aiflow_jupyter.operators.answers import answer_of
 from aiflow_jupyter.operators.calls import Assembly, SaidCall, is_object
@@ -298,7 +299,7 @@ class _Generate:
     def _room(self) -> None:
         if self.holds() >= self._hold:
             raise RunError(
-                f"node {self._node!r} remembers {self._hold} answers that wait for results of their calls, and such "
+                f"node {self._node!r} remembers {counted(self._hold, 'answer')} with calls to wait for, and their "
                 "results, which is the most it may",
                 code="AF621",
                 hint="raise hold=, or see that every call has its result",

@@ -33,6 +33,7 @@ from typing import Any, Final, cast
 from aiflow_jupyter.errors import ConfigError, RunError
 from aiflow_jupyter.events import Event, above, descends
 from aiflow_jupyter.graph.builder import OperatorCall, call
+from aiflow_jupyter.graph.problems import counted
 from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
 from aiflow_jupyter.operators.functions import user_function
 from aiflow_jupyter.operators.numbering import Recent
@@ -143,7 +144,7 @@ class _Join:
             return
         if self._kept >= self._limit:
             raise RunError(
-                f"{self._kept} events wait for their partners, which is the most that may",
+                f"join holds {counted(self._kept, 'event')} that wait for partners, which is the most that may",
                 code="AF623",
                 hint="raise limit, give timeout=, or see that every branch gives a result for every event",
             )

@@ -11,6 +11,7 @@ from pydantic_core import to_json
 
 from aiflow_jupyter.errors import RunError, encodable
 from aiflow_jupyter.events import text_bytes
+from aiflow_jupyter.graph.problems import indefinite
 
 MOST_DEPTH: Final = 100
 
@@ -41,7 +42,9 @@ def _pieces(value: Any, most: int, depth: int) -> Iterator[str]:
         raise RunError(f"a value is nested deeper than {MOST_DEPTH}, or holds itself", code="AF303", hint="return less")
     if isinstance(value, Iterator | Awaitable):
         raise RunError(
-            f"a value holds a {type(value).__name__}, which is no value", code="AF303", hint="make a list of it"
+            f"a value holds {indefinite(type(value).__name__)}, which is no value",
+            code="AF303",
+            hint="make a list of it",
         )
     if is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in fields(value)}

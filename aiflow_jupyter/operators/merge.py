@@ -23,6 +23,7 @@ from typing import Final
 from aiflow_jupyter.errors import RunError
 from aiflow_jupyter.events import Event, descends, origin, text_bytes
 from aiflow_jupyter.graph.builder import OperatorCall, call
+from aiflow_jupyter.graph.problems import counted
 from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
 from aiflow_jupyter.operators.numbering import MOST_LINEAGES
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
@@ -108,9 +109,9 @@ class _Merge:
     def _hold(self, group: _Group, place: int, event: Event) -> None:
         size = _size(event)
         if self._kept >= self._most or self._bytes + size > self._most_bytes:
-            what = f"{self._most:,} events" if self._kept >= self._most else f"{self._most_bytes:,} bytes of text"
+            what = counted(self._most, "event") if self._kept >= self._most else f"{self._most_bytes:,} bytes of text"
             raise RunError(
-                f"{what} wait for those of the inputs before them, which is the most that may",
+                f"merge holds {what} for what comes from the inputs before, which is the most that it may",
                 code="AF622",
                 hint="raise hold (or hold_bytes), gather before the merge (reduce), or order=arrival",
             )

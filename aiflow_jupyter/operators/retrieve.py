@@ -36,6 +36,7 @@ from aiflow_jupyter.errors import ConfigError, RunError, words
 from aiflow_jupyter.events import Event, Retrieval
 from aiflow_jupyter.graph import hints
 from aiflow_jupyter.graph.builder import OperatorCall, call
+from aiflow_jupyter.graph.problems import indefinite
 from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
 from aiflow_jupyter.operators.numbering import Numbers
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
@@ -159,7 +160,7 @@ def search_of(index: Any, node: str) -> tuple[Search, bool]:
         return Bm25(index), False
     if not callable(index):
         raise ConfigError(
-            f"node {node!r}: retrieve can't search a {type(index).__name__}",
+            f"node {node!r}: retrieve can't search {indefinite(type(index).__name__)}",
             code="AF303",
             hint="index= takes a list of documents, a retriever, or a function of the question",
         )
@@ -177,7 +178,8 @@ def _retriever(index: Any, node: str) -> Callable[..., Any] | None:
         return next((each for each in methods if callable(each)), None)
     except BaseException as error:  # an object of the user's may fail in any way
         raise ConfigError(
-            f"node {node!r}: retrieve can't look at a {type(index).__name__}: {type(error).__name__}: {words(error)}",
+            f"node {node!r}: retrieve can't look at {indefinite(type(index).__name__)}: "
+            f"{type(error).__name__}: {words(error)}",
             code="AF303",
             hint="index= takes a list of documents, a retriever, or a function of the question",
         ) from error

@@ -35,6 +35,7 @@ from typing import Any, Final
 from aiflow_jupyter.errors import AiflowError, RunError, words
 from aiflow_jupyter.events import Event, ToolCall, ToolFragment, ToolResult, descends, text_bytes
 from aiflow_jupyter.graph.builder import OperatorCall, call
+from aiflow_jupyter.graph.problems import counted
 from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
 from aiflow_jupyter.operators.calls import Assembly, SaidCall
 from aiflow_jupyter.operators.json_text import beginning, json_text
@@ -132,7 +133,8 @@ class _Tools:
         if self._calls > self._hold:
             self._take(event.lineage)
             raise RunError(
-                f"node {self._node!r} puts {self._hold} calls together, which is the most it may, and another one came",
+                f"node {self._node!r} puts {counted(self._hold, 'call')} together, which is the most it may, and "
+                "another one came",
                 code="AF620",
                 hint="raise hold=, or tell the model to call fewer functions at once",
             )
@@ -238,7 +240,7 @@ class _Tools:
         if text_bytes(result) <= self._hold_bytes:
             return result
         kept = beginning(result, self._hold_bytes)
-        return f"{kept}\n[cut here: {len(result) - len(kept):,} more characters]"
+        return f"{kept}\n[cut here: {counted(len(result) - len(kept), 'more character')}]"
 
 
 def bind(args: Args, binding: Binding) -> Behaviour:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiflow_jupyter.errors import RunError
 from aiflow_jupyter.events import Event, Finish
+from aiflow_jupyter.graph.problems import counted
 from aiflow_jupyter.graph.spec import Feedback
 
 if TYPE_CHECKING:
@@ -126,7 +127,8 @@ class FeedbackEdge:
             guardian.refuse(
                 event,
                 RunError(
-                    f"{edge}: an event of lineage {event.lineage!r} came by {hops} times; hops={self.feedback.hops}",
+                    f"{edge}: an event of lineage {event.lineage!r} came by {counted(hops, 'time')}; "
+                    f"hops={self.feedback.hops}",
                     code="AF606",
                     hint="let the loop end sooner, or raise hops",
                 ),
@@ -135,7 +137,7 @@ class FeedbackEdge:
             guardian.refuse(
                 event,
                 RunError(
-                    f"{edge}: {self.waiting} events wait on it, which is its limit",
+                    f"{edge}: it holds {counted(self.waiting, 'event')}, which is its limit",
                     code="AF607",
                     hint="raise limit, or give the loop's nodes smaller queues",
                 ),

@@ -47,6 +47,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from aiflow_jupyter.errors import RunError, where_raised
 from aiflow_jupyter.events import Event, Failure
 from aiflow_jupyter.graph.policy import Policy
+from aiflow_jupyter.graph.problems import counted
 from aiflow_jupyter.runtime.admission import MOST_CONTROLS, Parked
 from aiflow_jupyter.runtime.behaviour import Behaviour
 from aiflow_jupyter.runtime.edges import Fed
@@ -268,7 +269,7 @@ class Guardian(Emission):
         self.most = owned
         if owned > self.bound:
             error = RunError(
-                f"node {self.node!r} owns {owned} events; it declared at most {self.bound}",
+                f"node {self.node!r} owns {counted(owned, 'event')}; it declared at most {self.bound}",
                 code="AF691",
                 hint="this is a defect of aiflow-jupyter, please report it",
             )

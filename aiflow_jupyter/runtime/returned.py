@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from aiflow_jupyter.errors import RunError
 from aiflow_jupyter.events import Event
+from aiflow_jupyter.graph.problems import indefinite
 
 T = TypeVar("T")
 
@@ -66,7 +67,7 @@ def _refuse(name: str, returned: Any, kinds: tuple[type, ...]) -> None:
     if inspect.iscoroutine(returned) and inspect.getcoroutinestate(returned) == inspect.CORO_CREATED:
         returned.close()  # none of it ran, and nobody is told that it was never awaited
     raise RunError(
-        f"{name!r} returned a {type(returned).__name__.replace('_', ' ')}, not a value",
+        f"{name!r} returned {indefinite(type(returned).__name__.replace('_', ' '))}, not a value",
         code="AF303",
         hint=_AWAIT if isinstance(returned, Awaitable) else _LIST if isinstance(returned, _GIVING) else "",
     )

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 from aiflow_jupyter.errors import RunError
 from aiflow_jupyter.events import CONTROL, DATA, Event, descends
 from aiflow_jupyter.graph.bounds import MOST_SPECULATIVE
+from aiflow_jupyter.graph.problems import counted
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding
 from aiflow_jupyter.runtime.cycle import FLUSH, Cycle
 from aiflow_jupyter.runtime.endings import close
@@ -284,7 +285,7 @@ class Gate:
         for each in self._below(event.lineage):
             self._discard(each)
         error = RunError(
-            f"node {self.node!r} holds {self._most} events that wait for a verdict, which is the most it may",
+            f"node {self.node!r} holds {counted(self._most, 'event')} to wait for a verdict, which is the most it may",
             code="AF613",
             hint="raise hold=, or see that the verdict comes sooner",
         )

@@ -30,6 +30,7 @@ from aiflow_jupyter.errors import RunError, words
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph.bounds import MOST_TOGETHER
 from aiflow_jupyter.graph.policy import Policy
+from aiflow_jupyter.graph.problems import counted, indefinite
 from aiflow_jupyter.runtime.behaviour import Behaviour
 from aiflow_jupyter.runtime.returned import decision
 from aiflow_jupyter.runtime.threads import NodeThreads
@@ -108,7 +109,8 @@ class Key:
             hash(key)
         except TypeError as error:
             raise RunError(
-                f"node {self._node!r}: {self._name!r} returned a {type(key).__name__} as a key, which has no hash",
+                f"node {self._node!r}: {self._name!r} returned {indefinite(type(key).__name__)} as a key, "
+                "which has no hash",
                 code="AF303",
                 hint="return a text, a number, or a tuple of these",
             ) from error
@@ -126,7 +128,7 @@ def _by_key(behaviour: Behaviour, node: str, most: int, key: Key) -> Callable[..
         if state is None:
             if len(states) >= most:
                 raise RunError(
-                    f"node {node!r} has a state for {most:,} keys, which is the most it may have",
+                    f"node {node!r} has a state for {counted(most, 'key')}, which is the most it may have",
                     code="AF611",
                     hint="raise keys=, or give events fewer different keys",
                 )
@@ -206,7 +208,8 @@ class _Transaction:
         """See that one more output may be kept until the call is over."""
         if len(outputs) >= self.most:
             raise RunError(
-                f"node {self.node!r}: one call gave more than {self.most} events, and a transaction keeps them all",
+                f"node {self.node!r}: one call gave more than {counted(self.most, 'event')}, and a transaction "
+                "keeps them all",
                 code="AF612",
                 hint="raise hold=, or let the call give fewer",
             )

@@ -35,6 +35,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from aiflow_jupyter.errors import AiflowError, GraphError, ProviderError, StreamCut
 from aiflow_jupyter.events import NOTHING, Event, Finish, Phase, ToolFragment, Usage
+from aiflow_jupyter.graph.problems import indefinite
 from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.runtime.source import Message
 
@@ -439,7 +440,7 @@ def _payload(kind: str, value: Any) -> Any:
     if kind == "finish":
         finish = _fields(value, {"reason": (str,), "usage": (dict, NoneType)})
         return Finish(finish["reason"], None if finish["usage"] is None else _usage(finish["usage"]))
-    raise ValueError(f"a {kind} has no {type(value).__name__}")
+    raise ValueError(f"{indefinite(kind)} has no {type(value).__name__}")
 
 
 _TEXT: Final = (str, NoneType)

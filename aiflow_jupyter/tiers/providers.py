@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiflow_jupyter.errors import ConfigError, ProviderError, words
+from aiflow_jupyter.graph.problems import indefinite
 from aiflow_jupyter.providers.engine import CONTEXT, SLOTS
 from aiflow_jupyter.tiers.booking import notebook_of_session
 from aiflow_jupyter.tiers.choosing import Routing
@@ -384,7 +385,8 @@ def made_by(factory: str) -> Executor:
         ) from error
     if not all(callable(getattr(executor, method, None)) for method in ("submit", "shutdown")):
         raise ConfigError(
-            f"tiers.hpc.factory, {factory}, makes a {type(executor).__name__}, not a concurrent.futures.Executor",
+            f"tiers.hpc.factory, {factory}, makes {indefinite(type(executor).__name__)}, not a "
+            "concurrent.futures.Executor",
             code="AF724",
             hint="Such a one has submit and shutdown.",
         )

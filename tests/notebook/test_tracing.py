@@ -51,7 +51,7 @@ def test_a_question_is_answered_from_a_recording(ran, shell, provider, tmp_path)
     ran("%%aiflow\nWhy?")
     assert load(path).exchanges[0].messages == ({"role": "user", "content": "Why?"},)
     provider.pieces = ["Something else"]
-    assert "1 answers" in ran(f"%aiflow trace replay {path} --speed 100")
+    assert ", 1 answer\n" in ran(f"%aiflow trace replay {path} --speed 100")
     ran("%%aiflow -o again\nWhy?")
     ran("%%aiflow -o other\nWhy?")
     assert len(provider.requests) == 2

@@ -109,7 +109,7 @@ class Untouchable:
 async def test_an_index_that_can_not_be_looked_at_is_told_by_node(raised):
     flow = Flow("g")
     flow.add("find", retrieve(Untouchable(raised))) >> flow.add("out", sink(var="out"))
-    with pytest.raises(ConfigError, match="node 'find': retrieve can't look at a Untouchable") as caught:
+    with pytest.raises(ConfigError, match="node 'find': retrieve can't look at an Untouchable") as caught:
         await ran(flow)
     assert caught.value.code == "AF303"
 
