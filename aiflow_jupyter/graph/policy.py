@@ -75,7 +75,8 @@ class Policy(BaseModel):
         hold: data events that a window, segment, reduce, join, guard, merge or speculative node may keep; None for the
             operator's own default.
         hold_bytes: bytes of text that it, or a conflated event, may keep.
-        timeout: seconds for one event.
+        timeout: seconds for one event; for a speculative node, seconds to wait for the verdict on a lineage, from the
+            first event of it that is held.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

@@ -7,7 +7,7 @@ shown  = sink(display=true)                   # streamed under the cell
 
 A file is appended to, and made as the umask says where there is none. Each line is JSON as its standard has it: NaN and
 the infinities are texts, and half of a character is U+FFFD. A value that is no text is displayed as JSON, cut behind
-`MOST_SHOWN` characters, a passage and a tool's result as their text; fragments of calls and usage are not displayed.
+`MOST_SHOWN` bytes, a passage and a tool's result as their text; fragments of calls and usage are not displayed.
 
 What turned out void (`restart`, `retract`) is taken out of a variable; to a file a line is added that says so; the
 display is told by the event. A function is not called for it: what it did can't be undone.

@@ -42,6 +42,7 @@ class Behaviour:
         recalls: a data event that `control` yields is no output yet: it goes through `call` first, as `mode` says (what
             was gathered, for a user's function that must not hold the loop).
         routes: call (of `inline`) returns the port that the event leaves by, and the event.
+        governed: its calls have the node's state, tries and time limit already (`Binding.govern`).
         waits: how many of its calls wait for another one of them, and so do nothing.
         close: releases what the node holds open, after its last event or at cancel; for `thread` in a thread, once
             every call has returned.
@@ -104,7 +105,8 @@ class Binding:
         clock: monotonic nanoseconds.
         answers: where `generate` notes the answers that it started.
         variables: where `sink(var=...)` puts what it collects, by variable name.
-        show: what `sink(display=true)` hands its text to; None where there is no display.
+        show: what `sink(display=true)` hands its events to, each with a text as its payload, or with None where what was
+            shown of its lineage is void; None where there is no display.
         threads: gives the node threads of its own, `workers` of them; what it returns calls a plain function in one.
         govern: gives a behaviour the node's state, tries and time limit: for an operator that makes several calls for
             one event, or none for some, each of which is to be tried by itself.

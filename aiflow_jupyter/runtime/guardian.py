@@ -1,9 +1,9 @@
 """Guardians: each owns one node's queue, workers, order, overflow rule and counters.
 
-Two kinds, one contract. An `InlineGuardian` (`inline.py`) runs a function on the loop: while its receiver keeps up, an
+Three kinds, one contract. An `InlineGuardian` (`inline.py`) runs a function on the loop: while its receiver keeps up, an
 event goes down a chain of them as plain calls, and the queue holds events only while the node is busy or blocked. A
 `WorkerGuardian` (`workers.py`) runs coroutines, streams of a provider, or functions in threads, with up to `workers` at
-once; a `PartitionedGuardian` (`partitioned.py`) besides keeps events of one key apart.
+once. A `PartitionedGuardian` (`partitioned.py`) is one that besides serves the events of one key one at a time.
 
 The parts of one, each on the one before: the queue and its rules (`admission.py`), the ports (`emission.py`), what all
 kinds share (here), and where there are workers the order of their results (`order.py`).

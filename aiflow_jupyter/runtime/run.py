@@ -88,6 +88,17 @@ class Run:
         harmless: whether what it gives goes to nothing that a restart must not repeat.
         random: gives what is random in it; a seeded one makes that come again.
 
+    Attributes:
+        id: its identifier.
+        conversation: the name of the conversation that its inputs are turns of.
+        spec: the graph.
+        state: `ready`, `running`, `done`, `failed` or `cancelled`; see the module.
+        error: why it failed or was cancelled.
+        answers: the models' answers so far.
+        variables: what each `sink(var=...)` has collected so far.
+        guardians: what runs each node, in the order of the graph.
+        paused: it serves nothing until `resume`.
+
     Raises:
         AiflowError: a function or an argument turned out not to fit.
     """
