@@ -105,8 +105,8 @@ class Binding:
         clock: monotonic nanoseconds.
         answers: where `generate` notes the answers that it started.
         variables: where `sink(var=...)` puts what it collects, by variable name.
-        show: what `sink(display=true)` hands its events to, each with a text as its payload, or with None where what was
-            shown of its lineage is void; None where there is no display.
+        show: what `sink(display=true)` hands its events to, each with a text as its payload, or with None where what
+            was shown of its lineage is void; None where there is no display.
         threads: gives the node threads of its own, `workers` of them; what it returns calls a plain function in one.
         govern: gives a behaviour the node's state, tries and time limit: for an operator that makes several calls for
             one event, or none for some, each of which is to be tried by itself.

@@ -1,7 +1,7 @@
 """Guardians: each owns one node's queue, workers, order, overflow rule and counters.
 
-Three kinds, one contract. An `InlineGuardian` (`inline.py`) runs a function on the loop: while its receiver keeps up, an
-event goes down a chain of them as plain calls, and the queue holds events only while the node is busy or blocked. A
+Three kinds, one contract. An `InlineGuardian` (`inline.py`) runs a function on the loop: while its receiver keeps up,
+an event goes down a chain of them as plain calls, and the queue holds events only while the node is busy or blocked. A
 `WorkerGuardian` (`workers.py`) runs coroutines, streams of a provider, or functions in threads, with up to `workers` at
 once. A `PartitionedGuardian` (`partitioned.py`) is one that besides serves the events of one key one at a time.
 
