@@ -25,7 +25,7 @@ from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph.builder import Flow
 from aiflow_jupyter.graph.checks import require
 from aiflow_jupyter.graph.parsed import Built
-from aiflow_jupyter.graph.problems import indefinite
+from aiflow_jupyter.graph.problems import counted, indefinite
 from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.operators import OPERATORS, SIGNATURES
 from aiflow_jupyter.runtime.clock import VirtualLoop, VirtualScheduler, apart, simulate
@@ -107,7 +107,7 @@ class Replay:
         """
         if not self._left:
             raise ProviderError(
-                f"the trace has {self._many} answers, and this request is one more",
+                f"the trace has {counted(self._many, 'answer')}, and this request is one more",
                 code="AF744",
                 hint="record a run that asks as often, or make a new Replay for each run",
             )

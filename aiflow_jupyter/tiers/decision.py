@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
+from aiflow_jupyter.graph.problems import counted
 from aiflow_jupyter.tiers.terms import Floor, Label, TierName
 
 _BADGE: Final = 120
@@ -67,7 +68,7 @@ class Candidate:
             of = f"{self.tokens} of {self.window}" if self.window is not None else str(self.tokens)
             parts.append(f"{of} tokens, at most {self.output} more")
         if self.folded:
-            parts.append(f"{self.folded} older messages folded")
+            parts.append(f"{counted(self.folded, 'older message')} folded")
         parts.append(self.note)
         if self.most:
             unknown = "" if self.priced else ", at the price of the tier's own model: this one's is not known"
@@ -171,7 +172,7 @@ class Decision:
             parts.append(f"{failed}, answered by {self.chosen}" if self.chosen else failed)
         folded = next((each.folded for each in self.candidates if each.state == "answers"), 0)
         if folded:
-            parts.append(f"{folded} older messages folded")
+            parts.append(f"{counted(folded, 'older message')} folded")
         return " · ".join([*parts, *([self.costs] if self.costs else [])])
 
     @property

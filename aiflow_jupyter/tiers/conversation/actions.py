@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aiflow_jupyter.errors import CommandError
-from aiflow_jupyter.tiers.conversation.printing import counted, difference, spoken, view
+from aiflow_jupyter.graph.problems import counted
+from aiflow_jupyter.tiers.conversation.printing import difference, spoken, view
 from aiflow_jupyter.tiers.conversation.store import Conversations
 from aiflow_jupyter.tiers.conversation.turns import ACTIONS, chat, require_name
 from aiflow_jupyter.tiers.terms import Fitted, Misfit

@@ -21,6 +21,7 @@ from typing import Annotated, Any, Final, Literal, NoReturn, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from aiflow_jupyter.errors import CommandError
+from aiflow_jupyter.graph.problems import counted
 from aiflow_jupyter.operators.calls import is_object
 from aiflow_jupyter.runtime.source import Message
 from aiflow_jupyter.tiers.conversation.turns import Cell, Turn
@@ -124,7 +125,7 @@ def import_from(path: Path) -> list[Turn]:
     head = _Head.model_validate(_read(path, 1, lines[0], _Head))
     if head.turns != len(lines) - 1:
         raise CommandError(
-            f"{path}, line 1: it says that there are {head.turns} turns, and there are {len(lines) - 1}",
+            f"{path}, line 1: it says that it has {counted(head.turns, 'turn')}, and it has {len(lines) - 1}",
             code="AF771",
             hint="the file was cut off or put together; export it once more",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from aiflow_jupyter.graph.problems import counted
 from aiflow_jupyter.runtime.source import Message
 from aiflow_jupyter.tiers.conversation.store import Overview
 from aiflow_jupyter.tiers.conversation.turns import Turn
@@ -22,11 +23,6 @@ def listing(found: Sequence[Overview]) -> str:
         + (f", {each.unstored} of them in this process only" if each.unstored else "")
         for each in found
     )
-
-
-def counted(number: int, thing: str) -> str:
-    """So many of a thing: `1 turn`, `2 turns`."""
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
 def when(at: float) -> str:

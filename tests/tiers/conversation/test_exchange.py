@@ -81,7 +81,7 @@ def message(**more):
     [
         ((), "is empty"),
         (({**HEAD, "turns": 0},), "line 1: turns"),
-        ((HEAD,), "line 1: it says that there are 1 turns, and there are 0"),
+        ((HEAD,), "line 1: it says that it has 1 turn, and it has 0"),
         ((HEAD, LINE, LINE), "line 1: it says"),
         (({**HEAD, "version": 2}, LINE), "line 1: version"),
         (({**HEAD, "code": "x"}, LINE), "line 1: code: extra inputs"),
