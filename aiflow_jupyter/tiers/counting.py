@@ -3,7 +3,8 @@
 The estimate knows nothing but the bytes: what a token is worth differs by script, so each class of bytes has its own
 price, set above what vocabularies made for English take of it; a page of prose comes out at about 1.4 times its
 tokens. What a provider then says it read calibrates it, for each model by itself: a model's factor is the highest that
-was seen lately, so that it still errs high.
+was seen lately, so that it still errs high. A number beyond belief counts as the most that is believed, and only until
+the provider says a better one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from aiflow_jupyter.runtime.source import Message
 from aiflow_jupyter.tiers.terms import Tier
 
 IMAGE: Final = 1_500
-"""Tokens of an image: what the dear ones of today's models take for a large picture."""
+"""Tokens of an image, whatever its size: what the dear ones of today's models take for a large picture.
+
+It rests on what their makers document and on nothing that is measured here: models count pictures by tiles, patches or
+a fixed price, from under 100 tokens to a few thousand. An image sent to a model that takes more is counted too low, and
+the budget then holds once the provider has said what it read, not before.
+"""
 _TURN: Final = 8
 """Tokens around each turn: who speaks, begin and end."""
 _FIRST: Final = 32
@@ -30,6 +36,12 @@ _REMEMBERED: Final = 4_096
 _SEEN: Final = 16
 _TELLING: Final = 200
 """Tokens from which a prompt says something of the factor, and not only of what stands around it."""
+_TELLING_MANY: Final = 3
+"""Answers from which the factor may be less than 1."""
+_MOST_FACTOR: Final = 2.0
+"""Times the estimate that a text may be: it errs high already, and a template adds less than the text itself."""
+_MOST_AROUND: Final = 4_096
+"""Tokens that a template and a server's own instructions may add to a chat."""
 
 
 def _those(*ranges: tuple[int, int]) -> bytes:
@@ -82,14 +94,24 @@ def parts(message: Message) -> tuple[str, int]:
                 texts.append(str(part.get("text", "")))
             else:
                 images += 1
-    for call in message.get("tool_calls", ()):
-        texts.append(str(call.get("function", call)))
+    calls: Any = message.get("tool_calls")
+    for call in calls if isinstance(calls, list | tuple) else ():
+        texts.append(str(call.get("function", call) if isinstance(call, Mapping) else call))
     return "\n".join(texts), images
 
 
 def images(messages: Sequence[Message]) -> int:
     """How many images a chat holds; whatever is no text counts as one."""
     return sum(parts(message)[1] for message in messages)
+
+
+_IN_PARTS: Final = frozenset({"role", "content", "tool_calls"})
+
+
+def _sent(message: Message) -> tuple[str, int]:
+    """The text of a turn with all else of it that a server reads, such as thoughts and names, and its images."""
+    text, images = parts(message)
+    return "\n".join([text, *(str(value) for key, value in message.items() if key not in _IN_PARTS and value)]), images
 
 
 @runtime_checkable
@@ -105,13 +127,36 @@ class Tokenizing(Protocol):
         ...
 
 
+class _Lately:
+    """What was seen lately of a number that may be as high as `most`.
+
+    One beyond that may be a server's mistake: it counts as `most`, and is forgotten once one comes that can be true.
+    """
+
+    def __init__(self, most: float) -> None:
+        self._most = most
+        self._seen: deque[float] = deque(maxlen=_SEEN)
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def add(self, value: float) -> None:
+        if value <= self._most and self.highest(0.0) >= self._most:
+            self._seen = deque((each for each in self._seen if each <= self._most), _SEEN)
+        self._seen.append(value)
+
+    def highest(self, otherwise: float) -> float:
+        """The highest, or what is given where none was seen."""
+        return min(max(self._seen, default=otherwise), self._most)
+
+
 @dataclass(slots=True)
 class _Known:
-    """What is known of one model."""
+    """What is known of one model: the tokens of texts, times the estimate that others are, tokens around a chat."""
 
     counts: OrderedDict[str, int] = field(default_factory=OrderedDict)
-    ratios: deque[float] = field(default_factory=lambda: deque(maxlen=_SEEN))
-    around: int = 0
+    ratios: _Lately = field(default_factory=lambda: _Lately(_MOST_FACTOR))
+    around: _Lately = field(default_factory=lambda: _Lately(_MOST_AROUND))
 
 
 class TokenCounter:
@@ -123,10 +168,12 @@ class TokenCounter:
     def tokens(self, messages: Sequence[Message], tier: Tier) -> int:
         """The tokens that these messages take in the tier's window; never asks anybody."""
         known = self._of(tier)
-        factor = min(max(known.ratios), 2.0) if len(known.ratios) >= 3 else max([1.0, *known.ratios])
-        total = _FIRST + known.around
+        factor = known.ratios.highest(1.0)
+        if len(known.ratios) < _TELLING_MANY:
+            factor = max(1.0, factor)
+        total = _FIRST + round(known.around.highest(0))
         for message in messages:
-            text, images = parts(message)
+            text, images = _sent(message)
             counted = known.counts.get(text)
             total += _TURN + images * IMAGE + (round(estimate(text) * factor) if counted is None else counted)
         return total
@@ -144,7 +191,7 @@ class TokenCounter:
             return
         left = tier.window
         for message in reversed(messages):
-            text, _ = parts(message)
+            text, _ = _sent(message)
             if text not in known.counts:
                 try:
                     counted = await provider.count(text, tier.model)
@@ -171,14 +218,14 @@ class TokenCounter:
 
     def learn(self, messages: Sequence[Message], tier: Tier, prompt_tokens: int | None) -> None:
         """Take in what the provider says it read."""
-        if not prompt_tokens or images(messages):
+        if not prompt_tokens or prompt_tokens < 0 or images(messages):
             return
         known = self._of(tier)
-        guess = sum(_TURN + estimate(parts(message)[0]) for message in messages)
+        guess = sum(_TURN + estimate(_sent(message)[0]) for message in messages)
         if guess < _TELLING:
-            known.around = max(known.around, min(prompt_tokens - guess - _FIRST, 4_096))
+            known.around.add(max(0, prompt_tokens - guess - _FIRST))
         else:
-            known.ratios.append(max(0.3, (prompt_tokens - known.around) / guess) * 1.05)
+            known.ratios.add(max(0.3, (prompt_tokens - known.around.highest(0)) / guess) * 1.05)
 
     def _of(self, tier: Tier) -> _Known:
         return self._known.setdefault((tier.name, tier.kind, tier.model), _Known())

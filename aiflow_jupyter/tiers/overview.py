@@ -222,16 +222,16 @@ async def _listed(tier: TierName, settings: Local | Cloud, url: str) -> str:
 
     from aiflow_jupyter.relay.reasons import why  # noqa: PLC0415
 
+    near = is_loopback(urlsplit(url).hostname or "")
     try:
         key = await asyncio.to_thread(server_key, tier, settings)
+        with environment():
+            made = httpx.AsyncClient(trust_env=not near, timeout=PATIENCE_S)
     except AiflowError as error:
         return error.message
     headers = {"Authorization": f"Bearer {key.reveal()}"} if key else {}
-    near = is_loopback(urlsplit(url).hostname or "")
     body = b""
     try:
-        with environment():
-            made = httpx.AsyncClient(trust_env=not near, timeout=PATIENCE_S)
         async with (
             made as client,
             client.stream("GET", f"{url.rstrip('/')}/models", headers=headers) as response,
@@ -244,8 +244,6 @@ async def _listed(tier: TierName, settings: Local | Cloud, url: str) -> str:
                 body += part
                 if len(body) > _LIST_BYTES:
                     return ""
-    except AiflowError as error:
-        return error.message
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, OSError) as error:
         return f"{url} can't be reached ({why(error)})"
     return _among(body, settings.model)

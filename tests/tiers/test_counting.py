@@ -105,6 +105,53 @@ def test_what_a_template_adds_to_short_prompts_is_no_factor():
     assert counter.tokens(long, tier()) - TokenCounter().tokens(long, tier()) < 300
 
 
+@pytest.mark.parametrize("text", ["Hi", TEXTS["prose"]])
+def test_a_false_number_is_bounded_from_the_first_and_forgotten_at_the_next_true_one(text):
+    counter, chat, long = TokenCounter(), [said(text)], [said(TEXTS["prose"] * 10)]
+    guess = counter.tokens(long, tier())
+    counter.learn(chat, tier(), 10**9)
+    assert counter.tokens(long, tier()) <= 2.1 * guess + 4_096
+    true = counter.tokens(chat, Tier("hpc", None, "hpc", "n"))
+    counter.learn(chat, tier(), round(0.8 * true))
+    assert counter.tokens(long, tier()) <= 1.05 * guess
+
+
+def test_what_was_added_around_a_chat_is_forgotten_with_the_chats_that_had_it():
+    counter = TokenCounter()
+    counter.learn([said("Hi")], tier(), 3_000)
+    assert counter.tokens([said("Hi")], tier()) >= 3_000
+    for _ in range(16):
+        counter.learn([said("Hi")], tier(), 20)
+    assert counter.tokens([said("Hi")], tier()) < 100
+
+
+@pytest.mark.parametrize("read", [0, -5, None])
+def test_a_number_that_says_nothing_teaches_nothing(read):
+    counter = TokenCounter()
+    counter.learn([said(TEXTS["prose"])], tier(), read)
+    assert counter.tokens([said("Hi")], tier()) == TokenCounter().tokens([said("Hi")], tier())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"reasoning_content": "word " * 400},
+        {"name": "n" * 2_000},
+        {"tool_call_id": "i" * 2_000},
+        {"x": [{"y": "z" * 2_000}]},
+    ],
+)
+def test_all_of_a_turn_that_a_server_reads_counts(more):
+    turn = {"role": "assistant", "content": "Hi"}
+    assert TokenCounter().tokens([turn | more], tier()) > TokenCounter().tokens([turn], tier()) + 400
+
+
+@pytest.mark.parametrize("calls", [None, 5, ["add"], [{"x": 1}], [{"function": 3}]])
+def test_calls_of_any_form_are_counted_and_none_breaks_it(calls):
+    turn = {"role": "assistant", "content": "Hi", "tool_calls": calls}
+    assert TokenCounter().tokens([turn], tier()) > 0
+
+
 def server(owner, seen):
     def answer(request):
         seen.append((request.method, request.url.path))
