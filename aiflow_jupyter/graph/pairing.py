@@ -3,6 +3,8 @@
 A join pairs by identity (lineage and sequence). Two branches share identities where both come from one split over
 operators that give at most one result for an event. An operator that gives many makes identities of its own; one that
 gathers gives the identity of what was answered back. So each output has a set of origins: what its identities are of.
+
+A verdict pairs by lineage with what a speculative node gives: it covers what is of the judged answer, or below it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,13 @@ from aiflow_jupyter.graph.review import Review
 
 MOST_ORIGINS: Final = 16
 """More than so many at one node are taken as any."""
+
+Chain = tuple[str, ...]
+"""A lineage as far as the graph tells: the nodes whose answers it goes through, from the run's input on. What a window
+gathered from several inputs begins with the window's name behind a `*`."""
+
+Chains = frozenset[Chain] | None
+"""The lineages of what a node takes or gives; None for any."""
 
 Origins = frozenset[int] | None
 """Numbers of identities; None for any."""
@@ -129,3 +138,79 @@ class _Origins:
             nodes.append(self._of[origin][1])
             origin = self._of[origin][0]
         return nodes
+
+
+class Lineages:
+    """The lineages of what each node takes and gives.
+
+    Attributes:
+        into, out: by node.
+    """
+
+    def __init__(self, review: Review) -> None:
+        self.review = review
+        self.into: dict[str, Chains] = {}
+        self.out: dict[str, Chains] = {}
+        shape = review.shape
+        inputs = set(review.spec.inputs()) | set(review.spec.inject)
+        returns = {shape.edges[index].target for index in shape.feedback}
+        for node in shape.order:
+            arriving: Chains = None if node in returns else frozenset({()} if node in inputs else ())
+            for index in shape.into[node]:
+                if not review.silent(shape.edges[index]):
+                    came = self.out.get(shape.edges[index].source)
+                    arriving = None if arriving is None or came is None else arriving | came
+            if arriving is not None and len(arriving) > MOST_ORIGINS:
+                arriving = None
+            self.into[node] = arriving
+            self.out[node] = self._through(node, arriving)
+
+    def _through(self, node: str, arriving: Chains) -> Chains:
+        signature = self.review.signature(node)
+        if signature is None:
+            return arriving if self.review.bare(node) else None
+        if arriving is None or signature.opaque:
+            return None
+        if signature.restarts:
+            return frozenset((*chain, node) for chain in arriving)
+        if signature.lineage == "asked":
+            return frozenset(chain if _mixed(chain[-1:]) else chain[:-1] for chain in arriving)
+        if signature.lineage == "first":
+            return frozenset(chain or (f"*{node}",) for chain in arriving)
+        return arriving
+
+    def uncovered(self, node: str, judges: list[str]) -> tuple[str, str]:
+        """Why the verdicts of some nodes are on nothing that a node gives, and what to do; empty where they are."""
+        given, judged = self.out.get(node), [self.into.get(judge) for judge in judges]
+        if not given or not all(judged):
+            return "", ""
+        on = {chain: judge for judge, chains in zip(judges, judged, strict=True) for chain in chains or ()}
+        mixed = next((chain[0][1:] for chain in given if _mixed(chain)), None)
+        if mixed is not None and () in on:
+            return (
+                f"{mixed!r} gathers what may be of several inputs, and a verdict of {on[()]!r} is on one of them",
+                f"make the node before {mixed} speculative",
+            )
+        if any(chain[: len(each)] == each for chain in given for each in on):
+            return "", ""
+        chain, judge = next(iter(on.items()))
+        answered = chain[-1].removeprefix("*")
+        whole = self.review.shape.ancestors[node] | self.review.shape.bit[node]
+        gathers = (each for each in self.review.shape.members(whole) if self._gathers(each))
+        gathered = next(gathers, None)
+        if gathered is None:
+            what = f"the verdicts of {judge!r} are on the answers of {answered!r}, and it gives none of these"
+            return what, f"lead {answered} to it, or a guard on what it works on"
+        return (
+            f"the verdicts of {judge!r} are on the answers of {answered!r}, and what {gathered!r} gathers from one is "
+            "no part of it any more: it would be held for ever",
+            f"make the node before {gathered} speculative",
+        )
+
+    def _gathers(self, node: str) -> bool:
+        signature = self.review.signature(node)
+        return signature is not None and signature.lineage == "asked"
+
+
+def _mixed(chain: Chain) -> bool:
+    return bool(chain) and chain[0].startswith("*")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import builtins
+from functools import cached_property
 from typing import Any
 
 from aiflow_jupyter.errors import FAMILY
 from aiflow_jupyter.events import TEXT
 from aiflow_jupyter.graph.hints import takes_two
+from aiflow_jupyter.graph.pairing import Lineages
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.graph.problems import indefinite
-from aiflow_jupyter.graph.review import Review
+from aiflow_jupyter.graph.review import CALLED, Review
 from aiflow_jupyter.graph.shape import Shape
+from aiflow_jupyter.graph.signatures import Parameter
+from aiflow_jupyter.graph.spec import EdgeSpec
 from aiflow_jupyter.graph.types import Flows
 
 
@@ -27,7 +31,7 @@ class _Policies:
         self.review = review
         self.flows = flows
         spec = review.spec
-        self.judged = review.shape.reached(self._judged())
+        self.judged = review.shape.reached([edge.target for edge in self._giving()])
         speculative = [node for node, each in spec.nodes.items() if each.policy.effect == "speculative"]
         self.open = ~_set(review.shape, speculative)
         self.effects = _set(
@@ -40,14 +44,19 @@ class _Policies:
         self.harming = review.shape.reached(after, backward=True, past=self.open) & self.open
         self.paired = review.shape.between(node for node in spec.nodes if (s := review.signature(node)) and s.pairs)
 
-    def _judged(self) -> list[str]:
-        """Where verdicts go from the nodes that give them: by a port of their own, where there is one."""
+    @cached_property
+    def lineages(self) -> Lineages:
+        """The lineages of what every node takes and gives."""
+        return Lineages(self.review)
+
+    def _giving(self) -> list[EdgeSpec]:
+        """The edges by which verdicts leave the nodes that give them: by a port of their own, where there is one."""
         review = self.review
         found = []
         for edge in review.shape.edges.values():
             signature = review.signature(edge.source)
             if signature is not None and signature.verdicts and (signature.ports is None or review.silent(edge)):
-                found.append(edge.target)
+                found.append(edge)
         return found
 
     def found(self, node: str, key: str, message: str, code: str, hint: str = "") -> None:
@@ -57,6 +66,7 @@ class _Policies:
     def node(self, node: str, policy: Policy) -> None:
         """Check one node's policy."""
         self.workers(node, policy)
+        self.timeout(node, policy)
         self.state(node, policy)
         self.names(node, policy)
         self.exceptions(node, policy)
@@ -66,13 +76,13 @@ class _Policies:
         self.idle(node, policy)
 
     def workers(self, node: str, policy: Policy) -> None:
-        """A node that works one event at a time has one worker, and can't be interrupted in it."""
+        """A node that works one event at a time has one worker."""
         signature = self.review.sure(node)
         spec = self.review.spec.nodes[node]
         if signature is None or not signature.single(spec.args):
             return
-        inline = spec.args.get("inline") is True
         if policy.workers > 1:
+            inline = spec.args.get("inline") is True
             how = f"{spec.operator} with inline=true" if inline else spec.operator
             self.found(
                 node,
@@ -81,9 +91,22 @@ class _Policies:
                 "AF402",
                 "leave out inline=true" if inline else "leave out workers",
             )
-        if policy.timeout is not None and inline:
+
+    def timeout(self, node: str, policy: Policy) -> None:
+        """What runs on the loop can't be interrupted; for a speculative node, `timeout` is the wait for its verdict."""
+        signature = self.review.sure(node)
+        spec = self.review.spec.nodes[node]
+        if policy.timeout is None or policy.effect == "speculative" or signature is None:
+            return
+        awaited = any(self.review.function(name).awaits for _, name, _ in self.review.called(node))
+        if awaited or not signature.single(spec.args):
+            return
+        if spec.args.get("inline") is True:
             message = "timeout can't be kept: inline code holds the loop until it returns"
             self.found(node, "timeout", message, "AF412", "leave out inline=true")
+        elif not any(_elsewhere(signature.parameter(name), value) for name, value in spec.args.items()):
+            message = f"timeout can't be kept: {spec.operator} runs on the loop, which it holds until it returns"
+            self.found(node, "timeout", message, "AF412", "leave out timeout; have a map before it do what takes long")
 
     def state(self, node: str, policy: Policy) -> None:
         """State that calls share has a mode, and partitioned state a key."""
@@ -191,14 +214,20 @@ class _Policies:
         if policy.effect != "speculative":
             return
         review = self.review
+        shape = review.shape
         signature = review.signature(node)
         if signature is not None and (signature.sink or signature.ports is not None):
             what = "a sink gives nothing that could be held" if signature.sink else "what is routed is not held"
             self.found(node, "effect", f"{what} until a verdict", "AF409", "make the node before it speculative")
-        elif not self.judged & review.shape.bit[node]:
+        elif not self.judged & shape.bit[node]:
             judges = [each.name for each in review.signatures.values() if each.verdicts] or ["guard"]
             message = "no node that gives verdicts leads to it: its outputs would be held for ever"
             self.found(node, "effect", message, "AF409", f"lead {judges[0]}(...).verdict to it")
+        else:
+            giving = [edge.source for edge in self._giving() if shape.reached([edge.target]) & shape.bit[node]]
+            message, hint = self.lineages.uncovered(node, list(dict.fromkeys(giving)))
+            if message:
+                self.found(node, "effect", message, "AF409", hint)
 
     def overflow(self, node: str, policy: Policy) -> None:
         """Rules for what comes, and what a drop means for a join."""
@@ -246,6 +275,11 @@ class _Policies:
                 operator = self.review.spec.nodes[node].operator
                 message = f"hold={policy.hold} has no effect: {operator} holds nothing"
                 self.found(node, "hold", message, "AF405", "leave out hold; queue bounds what waits")
+
+
+def _elsewhere(parameter: Parameter | None, value: Any) -> bool:
+    """Whether an argument names a function that is called off the loop, or awaited."""
+    return parameter is not None and parameter.type in CALLED and not parameter.plain and value not in parameter.choices
 
 
 def _exception(thing: Any) -> bool:

@@ -84,6 +84,9 @@ class OperatorSignature:
         single: whether a node with given arguments works one event at a time, so that it can't have several workers.
         whole: it works on whole values; a stream of pieces has to be gathered before it.
         results: what one event gives.
+        lineage: whose lineage a result has: its event's, or an answer's below it (`own`); that of what was asked, whose
+            answer it was gathered from (`asked`: `reduce`); that of the first of what was gathered, which may come from
+            several inputs (`first`: `window`).
         holds: for given arguments, the data events that it keeps by default, beyond queue and workers; the policy's
             `hold` takes the place of it where it is not 0.
         pairs: it tells its inputs apart and pairs their events by lineage (`join`).
@@ -111,6 +114,7 @@ class OperatorSignature:
     single: Callable[[Args], bool] = _never
     whole: bool = False
     results: Results = "one"
+    lineage: Literal["own", "asked", "first"] = "own"
     holds: Callable[[Args], int] = _nothing
     pairs: bool = False
     tells_inputs: Callable[[Args], bool] = _never

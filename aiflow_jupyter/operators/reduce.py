@@ -63,6 +63,7 @@ SIGNATURE = OperatorSignature(
     gives=frozenset({"value"}),
     single=lambda _args: True,
     results="gathered",
+    lineage="asked",
     holds=_holds,
     returns="function",
     payload=_payload,

@@ -40,6 +40,7 @@ SIGNATURE = OperatorSignature(
     gives=frozenset({"value"}),
     single=lambda _args: True,
     results="gathered",
+    lineage="first",
     holds=_holds,
     payload=lambda _args, given: GenericAlias(list, (given,)),
 )

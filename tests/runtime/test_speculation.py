@@ -494,7 +494,6 @@ class Model:
         self.held: list[tuple[int, str]] = []
         self.said: dict[str, bool] = {}
         self.out: list[tuple[int, str]] = []
-        self.broken: set[str] = set()
         self.dropped = 0
 
     def verdict(self, lineage: str) -> bool | None:
@@ -516,8 +515,6 @@ class Model:
             self.gives(number, lineage)
         elif kind == "token":
             self.kept.append((number, lineage))
-        elif kind == "finish" and lineage in self.broken:
-            self.broken.discard(lineage)  # no operator is told of it
         elif kind == "finish":
             for each in [each for each in self.kept if each[1] == lineage]:
                 self.kept.remove(each)
@@ -531,9 +528,7 @@ class Model:
             self.held = [each for each in self.held if each not in judged]
         elif kind in ("restart", "error"):
             self.held = [each for each in self.held if each not in under]
-            if kind == "error":
-                self.dropped += len(under)
-                self.broken.add(lineage)
+            self.dropped += len(under) if kind == "error" else 0
             if kind == "restart":
                 self.said = {of: good for of, good in self.said.items() if not descends(of, lineage)}
         if kind in ("retract", "restart", "error"):
@@ -560,6 +555,7 @@ STORY = st.lists(
 @settings(max_examples=300, deadline=None)
 @given(STORY, st.sampled_from([*MODES, "holds"]), st.one_of(st.none(), st.integers(0, 24)), st.integers(1, 2))
 @example([("src", "token", TREE[2]), ("src", "restart", TREE[1]), ("judge", "commit", TREE[1])], "inline", None, 1)
+@example([("src", kind, TREE[4]) for kind in ("error", "token", "finish", "error")], "holds", None, 1)
 @example([("judge", "commit", TREE[1]), ("judge", "retract", TREE[0]), ("src", "token", TREE[1])], "await", None, 1)
 def test_exactly_what_was_vouched_for_leaves_whole_and_in_order(story, mode, until, workers):
     """One thing happens each second; a run may be cancelled in between."""
