@@ -371,7 +371,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         ledger = SqliteLedger(Database(), lambda: load().budget.limits)
         text, rows = told(ledger, options.by, options.since, notebook_name())
         if rows:
-            self.shell.display_pub.publish({"text/plain": text, "image/svg+xml": svg(rows, options.by)})
+            self.shell.display_pub.publish({"image/svg+xml": svg(rows, options.by)})
         print(plain(text))  # noqa: T201
 
     def _tiers_text(self) -> str:

@@ -129,3 +129,11 @@ def test_an_answer_that_is_begun_anew_leaves_nothing_of_the_old_one(shell, local
     result = shell.ran("%%aiflow run g\nHi").result
     assert "".join(result.variables["x"]) == "From the cluster"
     assert result.answers[0].tier == "hpc"
+
+
+def test_what_answers_cost_is_printed_once(shell, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("AIFLOW_DATABASE", str(tmp_path / "aiflow.db"))
+    shell.ran("%%aiflow\nHi")
+    capsys.readouterr()
+    shell.ran("%aiflow cost")
+    assert capsys.readouterr().out.count("answers") == 1
