@@ -132,10 +132,12 @@ class NodeThreads:
             with self._lock:  # after `close` a call is either counted as running or never starts
                 if self._closed:
                     continue
-                if future.cancelled():
-                    self._loop.call_soon_threadsafe(self._returned, future, None, None)
-                    continue
-                self._running += 1
+                ended = future.cancelled()
+                self._running += not ended
+            if ended:
+                if not self._hand_back(future, None, None):
+                    return
+                continue
             try:
                 result, error = call(), None
             except BaseException as raised:  # noqa: BLE001 - handed to the loop, SystemExit of the user's code too
@@ -143,12 +145,16 @@ class NodeThreads:
             finally:
                 with self._lock:
                     self._running -= 1
-            if self._closed:
+            if self._closed or not self._hand_back(future, result, error):
                 return
-            try:
-                self._loop.call_soon_threadsafe(self._returned, future, result, error)
-            except RuntimeError:  # the loop is closed: nobody waits any more
-                return
+
+    def _hand_back(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> bool:
+        """Tell the loop that a call has returned; False where the loop is closed, so that nobody waits any more."""
+        try:
+            self._loop.call_soon_threadsafe(self._returned, future, result, error)
+        except RuntimeError:
+            return False
+        return True
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
