@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiflow_jupyter.errors import plain
-from aiflow_jupyter.graph.problems import counted
 
 if TYPE_CHECKING:
     import argparse
@@ -47,6 +46,7 @@ class NextRun:
             require_new(path)
             self._make = lambda source, spec: Recorder(source, path, spec=spec, messages=options.messages)
             return f"the next run is recorded to {path}"
+        from aiflow_jupyter.graph.problems import counted
         from aiflow_jupyter.providers.replay import Replay
 
         trace = load(path, partial=options.partial)
