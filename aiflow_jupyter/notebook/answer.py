@@ -209,6 +209,8 @@ class AnswerView:
             self._note = self._note or ending(run)
         elif self._waiting:
             self._note = f"{run.state} while waiting: {self._waiting}"
+        elif run.state == "cancelled":
+            self._note = "cancelled before anything came"
         self._waiting = ""
         self._remark = run.answers[0].remark if run.answers and came else ""
 

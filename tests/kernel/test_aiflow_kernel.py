@@ -73,10 +73,10 @@ def text_of(message) -> str:
 
 
 def streaming(kernel, request):
-    """Wait until an answer's text is under its cell."""
+    """Wait until an answer's text is under its cell, and not the line that says what is waited for."""
     return kernel.wait_for(
         lambda m: m.type in ("display_data", "update_display_data") and m.parent == request
-        and "text/markdown" in m.content["data"], timeout=60
+        and not (m.content["data"].get("text/markdown") or " …*").endswith(" …*"), timeout=60
     )  # fmt: skip
 
 
