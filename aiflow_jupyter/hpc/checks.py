@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from aiflow_jupyter.environment import usable_environment
 from aiflow_jupyter.errors import AiflowError, plain
 from aiflow_jupyter.hpc.findings import Finding
 
@@ -104,10 +105,9 @@ async def relay(url: str, *, allow_plain: bool = False) -> Finding:
         parts = address(url, allow_plain=allow_plain)
         verify = trusted() if parts.scheme == "https" else False
         near = loopback(parts.hostname or "")
-        async with (
-            asyncio.timeout(PATIENCE),
-            httpx.AsyncClient(verify=verify, trust_env=not near) as client,
-        ):
+        with usable_environment():
+            made = httpx.AsyncClient(verify=verify, trust_env=not near)
+        async with asyncio.timeout(PATIENCE), made as client:
             response = await client.get(f"{parts.geturl()}/readyz")
     except AiflowError as error:
         return Finding("relay", error.message, wrong=True, mend=error.hint)

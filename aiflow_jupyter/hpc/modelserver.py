@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import ssl
 import stat
 import time
@@ -22,9 +23,11 @@ from typing import Any, Final
 
 import httpx
 
-from aiflow_jupyter.errors import encodable, plain
+from aiflow_jupyter.environment import usable_environment
+from aiflow_jupyter.errors import ConfigError, encodable, plain
 from aiflow_jupyter.hpc.errors import HpcError
 from aiflow_jupyter.hpc.sse import Events
+from aiflow_jupyter.masking import masked
 from aiflow_jupyter.relay.link import loopback, trusted
 
 FILE: Final = "~/.aiflow/server.json"
@@ -33,7 +36,8 @@ _MODELS: Final = 1024 * 1024
 _LONGEST: Final = 400
 _CONNECT: Final = 10.0
 _PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
-_NO_SECRET: Final = 8  # a key as short as `EMPTY` is none
+_FINISHED: Final = re.compile(r'"finish_reason"\s*:\s*"')
+_AFTER: Final = 2.0  # seconds for which a server that has said its finish reason may still say what it used
 
 _NO_LIST: Final = "Is that the address of an OpenAI-compatible API? Name a model, or look at /v1/models there."
 _LONGER: Final = "How long that may take: first_token_timeout in aiflow.toml, under [tiers.hpc]."
@@ -112,7 +116,7 @@ class Server:
             connect: seconds for the connection to be made.
 
         Raises:
-            HpcError: the address can't be used.
+            HpcError: the address, or the environment's proxies or certificates can't be used.
         """
         try:
             address = httpx.URL(self.url.rstrip("/"))
@@ -122,14 +126,18 @@ class Server:
             raise HpcError("the model server's address does not begin with http:// or https://", code="AF991")
         path = address.path.rstrip("/")
         base = address.copy_with(path=path if path.endswith("/v1") else f"{path}/v1")
-        return httpx.AsyncClient(
-            base_url=base,
-            headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
-            trust_env=not loopback(address.host),
-            # An address without TLS needs no certificates, and to read the system's takes tens of milliseconds.
-            verify=trusted() if address.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-            timeout=httpx.Timeout(None, connect=connect),  # silence is timed by the reader
-        )
+        try:
+            with usable_environment():
+                return httpx.AsyncClient(
+                    base_url=base,
+                    headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
+                    trust_env=not loopback(address.host),
+                    # An address without TLS needs no certificates, and to read the system's takes tens of milliseconds.
+                    verify=trusted() if address.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+                    timeout=httpx.Timeout(None, connect=connect),  # silence is timed by the reader
+                )
+        except ConfigError as error:
+            raise HpcError(f"where the worker runs, {error.message}", code=error.code, hint=error.hint) from None
 
     @property
     def place(self) -> str:
@@ -142,7 +150,12 @@ class Server:
 
     def redact(self, text: str) -> str:
         """What the server says, without the key."""
-        return text.replace(self.key, "***") if len(self.key) >= _NO_SECRET else text
+        return masked(text, self.key)
+
+    def said(self, text: str) -> str:
+        """What the server says, in one short line without the key."""
+        line = self.redact(" ".join(plain(text).split()))
+        return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
 
 async def answer(
@@ -181,7 +194,7 @@ async def answer(
             connect = max(min(_CONNECT, patience), 1.0)
             async with _asked(server, body, model, left, token_timeout, connect) as pieces:
                 async for data in pieces:
-                    yield data
+                    yield server.redact(data)
         except NotReadyError as error:
             why, now, reached = str(error), error.now, not isinstance(error, NotReachedError)
         else:
@@ -240,7 +253,7 @@ async def _first_model(client: httpx.AsyncClient, server: Server) -> str:
                     hint=_NO_LIST,
                 )
     if response.status_code != httpx.codes.OK:
-        raise _refused(response, server, server.redact(content[:_BODY].decode("utf-8", "replace")))
+        raise _refused(response, server, content[:_BODY].decode("utf-8", "replace"))
     try:
         models = json.loads(content)["data"]
         if models == []:
@@ -255,7 +268,7 @@ async def _first_model(client: httpx.AsyncClient, server: Server) -> str:
 
 
 async def _check(response: httpx.Response, server: Server) -> None:
-    kind = plain(response.headers.get("content-type", "")).partition(";")[0].strip()[:_LONGEST]
+    kind = server.said(response.headers.get("content-type", "").partition(";")[0]).lower()
     if response.status_code == httpx.codes.OK and kind == "text/event-stream":
         return
     text = ""
@@ -267,10 +280,10 @@ async def _check(response: httpx.Response, server: Server) -> None:
                     break
     except (httpx.RequestError, TimeoutError):
         text += "…"  # the status says enough
-    text = server.redact(text)
     if response.is_success:
         raise HpcError(
-            f"the model server answered with {kind or 'no content type'} instead of an event stream{_said(text)}",
+            f"the model server answered with {kind or 'no content type'} instead of an event stream"
+            + _said(text, server),
             code="AF708",
             hint="Is its address that of an OpenAI-compatible API? A proxy or login page may be in between.",
         )
@@ -278,21 +291,29 @@ async def _check(response: httpx.Response, server: Server) -> None:
 
 
 async def _data(response: httpx.Response, mute: HpcError, first: float, silence: float) -> AsyncGenerator[str, None]:
-    events, came = Events(), False
+    events, came, finished, left = Events(), False, False, _AFTER
     pieces = response.aiter_bytes()
     async with aclosing(pieces):  # type: ignore[type-var]  # it is a generator
         while True:
+            begun = time.monotonic()
             try:
-                async with asyncio.timeout(silence if came else first):
+                async with asyncio.timeout(left if finished else silence if came else first):
                     piece = await anext(pieces, None)
             except TimeoutError:
+                if finished:
+                    return  # some servers keep the connection open behind a whole answer
                 raise (_silent(silence) if came else mute) from None
             except httpx.RequestError as error:
+                if finished:
+                    return
                 raise _cut(f"the connection was lost ({type(error).__name__})", came=came) from None
             if piece is None:
                 return
+            if finished:
+                left = max(left - (time.monotonic() - begun), 0.0)
             for data in events.feed(piece):
                 came = True
+                finished = finished or _FINISHED.search(data) is not None
                 yield data
                 if data.strip() == "[DONE]":
                     return  # the answer is complete, whether or not the server closes the connection
@@ -300,7 +321,7 @@ async def _data(response: httpx.Response, mute: HpcError, first: float, silence:
 
 def _refused(response: httpx.Response, server: Server, text: str) -> Exception:
     status = response.status_code
-    said = f" (HTTP {status} {plain(response.reason_phrase)})".replace(" )", ")") + _said(text)
+    said = f" (HTTP {status} {server.said(response.reason_phrase)})".replace(" )", ")") + _said(text, server)
     if status == httpx.codes.SERVICE_UNAVAILABLE:
         return NotReadyError(f"it says that it is not ready{said}", LOADING)
     code, what, hint = "AF706", "refused the request", "Check its length and its options."
@@ -320,7 +341,7 @@ def _refused(response: httpx.Response, server: Server, text: str) -> Exception:
     return HpcError(f"the model server {what}{said}", code=code, hint=hint)
 
 
-def _said(text: str) -> str:
+def _said(text: str, server: Server) -> str:
     """The server's own sentence, in one short line."""
     said: Any = text.strip()
     if said.startswith("<"):
@@ -329,8 +350,8 @@ def _said(text: str) -> str:
         said = json.loads(said)
     while isinstance(said, dict):
         said = next((said[key] for key in ("error", "message", "detail") if said.get(key)), "")
-    line = " ".join(plain(str(said)).split())
-    return (": " + (line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…")) if line else ""
+    line = server.said(str(said))
+    return f": {line}" if line else ""
 
 
 def _cut(why: str, *, came: bool) -> HpcError:

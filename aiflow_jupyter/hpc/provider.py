@@ -106,7 +106,12 @@ class HpcProvider:
         if request.patience is not None:
             times = replace(times, reach=min(request.patience, times.first_token))
         chunks = Chunks(NAME, model or "the server's model", NAME, self._clock)
-        begun = False
+        begun, marks = False, dict[int, Any]()
+        remote: RemoteStream | None = None
+
+        def marked(event: Event) -> Event:
+            return _marked(event, marks, remote.note) if remote is not None and remote.batch else event
+
         try:
             opened = await self._ready(request.report)
             remote = RemoteStream(
@@ -120,24 +125,20 @@ class HpcProvider:
                 report=request.report,
                 fallback=self._fallback,
             )
-            marks: dict[int, Any] = {}
             async with aclosing(remote.items()) as items:
                 async for data in items:
                     for event in chunks.feed(data):
                         begun = True
-                        yield _marked(event, marks, remote.note) if remote.batch else event
+                        yield marked(event)
             for event in chunks.close():
-                yield _marked(event, marks, remote.note) if remote.batch else event
-        except ProviderError as error:
-            if begun and not isinstance(error, StreamCut) and error.code != "AF707":
-                raise _cut(error) from error
-            if not begun:
-                error.hint = error.hint.removeprefix(PART)
-            raise
+                yield marked(event)
         except AiflowError as error:
-            if begun:
-                raise _cut(error) from error
-            raise HpcError(error.message, code=error.code, hint=_SETTINGS.get(error.code, error.hint)) from error
+            for event in chunks.left():
+                begun = True
+                yield marked(event)
+            if (told := _told(error, begun=begun)) is error:
+                raise
+            raise told from error
 
     async def aclose(self) -> None:
         """End the workers of this machine and the relay of this process, also those that are being started."""
@@ -222,6 +223,18 @@ def _marked(event: Event, marks: dict[int, Any], note: str) -> Event:
         facts = marks[id(event.meta)] = (event.meta, MappingProxyType({**event.meta, "batch": True, "note": note}))
     event.meta = facts[1]
     return event
+
+
+def _told(error: AiflowError, *, begun: bool) -> AiflowError:
+    """An error as one of a provider; where an answer had begun, it was cut, unless its server itself has failed."""
+    of_answer = isinstance(error, StreamCut) or (isinstance(error, ProviderError) and error.code == "AF707")
+    if begun and not of_answer:
+        return _cut(error)
+    if not isinstance(error, ProviderError):
+        return HpcError(error.message, code=error.code, hint=_SETTINGS.get(error.code, error.hint))
+    if not begun:
+        error.hint = error.hint.removeprefix(PART)
+    return error
 
 
 def _cut(error: AiflowError) -> StreamCut:

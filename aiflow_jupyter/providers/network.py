@@ -1,60 +1,19 @@
-"""What every provider's HTTP takes: the environment's proxies and certificates, bounded bodies, why TLS failed."""
+"""What every provider's HTTP takes: bodies of bounded size, JSON that may be anything, and why TLS failed."""
 
 from __future__ import annotations
 
 import json
 import os
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
-from urllib.request import getproxies
 
-from aiflow_jupyter.errors import ConfigError, ProviderError
+from aiflow_jupyter.errors import ProviderError
 
 if TYPE_CHECKING:
     import httpx
 
 LARGEST: Final = 16 * 1024 * 1024
 """Bytes of an answer that is no stream: the tokens of a text of a million, and more models than anybody has."""
-
-
-@contextmanager
-def environment() -> Iterator[None]:
-    """Have a client be made within: a variable that it can't use is one error that names it.
-
-    Raises:
-        ConfigError: a variable names no proxy, or no certificates; what it holds is not shown, as it may be a password.
-    """
-    import httpx  # noqa: PLC0415 - loaded by the first provider, not by the first import
-
-    try:
-        yield
-    except OSError:  # of TLS, too
-        name = next((name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)), "SSL_CERT_FILE")
-        what, hint = "certificates that can be read", "It names a PEM file of certificates: mend it, or unset it."
-    except (ValueError, ImportError, httpx.InvalidURL):
-        name = _proxy_variable()
-        what = "proxy that can be used"
-        hint = "A proxy is http://host:port (socks5:// needs the package socksio): mend it, or unset it."
-    else:
-        return
-    raise ConfigError(f"the environment variable {name} names no {what}", code="AF716", hint=hint)
-
-
-def _proxy_variable() -> str:
-    """The variable that names no proxy."""
-    import httpx  # noqa: PLC0415
-
-    for scheme, value in getproxies().items():
-        if scheme not in ("http", "https", "all") or not value:
-            continue
-        try:
-            httpx.HTTPTransport(proxy=value if "://" in value else f"http://{value}", verify=False).close()
-        except (ValueError, ImportError, httpx.InvalidURL):
-            name = f"{scheme}_proxy"
-            return name if os.environ.get(name) else name.upper()
-    return "no_proxy" if os.environ.get("no_proxy") else "NO_PROXY"
 
 
 async def whole(response: httpx.Response, name: str, limit: int = LARGEST) -> bytes:

@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
+from aiflow_jupyter.environment import usable_environment
 from aiflow_jupyter.errors import ConfigError, ProviderError, StreamCut, encodable
 from aiflow_jupyter.events import Event, Finish, Kind, Phase, ToolFragment, Usage
 from aiflow_jupyter.providers import network, remote
@@ -218,7 +219,7 @@ class Ollama:
         connect, read = self._timeouts
         options: dict[str, Any] = {"transport": self._transport} if self._transport is not None else {}
         hooks = [partial(self._bounded, model)] if model else []
-        with network.environment():
+        with usable_environment():
             import ollama  # noqa: PLC0415 - it makes a client of its own at once
 
             client = ollama.AsyncClient(

@@ -20,6 +20,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
+from aiflow_jupyter.environment import usable_environment
 from aiflow_jupyter.errors import ConfigError, ProviderError, StreamCut, encodable
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.providers import network, refusals, remote
@@ -360,7 +361,7 @@ class OpenAICompatible:
         if client is None:
             for ended in [other for other in self._clients if other.is_closed()]:
                 del self._clients[ended]
-            with network.environment():
+            with usable_environment():
                 client = httpx.AsyncClient(
                     transport=self._transport,
                     trust_env=not self.loopback,

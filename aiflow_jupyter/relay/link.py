@@ -28,6 +28,7 @@ from websockets.exceptions import (
     ProxyError,
 )
 
+from aiflow_jupyter.environment import usable_environment
 from aiflow_jupyter.relay.errors import (
     CapabilityRefused,
     ChannelFinished,
@@ -185,7 +186,9 @@ async def create_channel(
     near = loopback(parts.hostname or "")
     try:
         verify = tls or (trusted() if parts.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
-        async with httpx.AsyncClient(verify=verify, trust_env=not near, timeout=timeout) as client:
+        with usable_environment():
+            made = httpx.AsyncClient(verify=verify, trust_env=not near, timeout=timeout)
+        async with made as client:
             response = await client.post(f"{base}/channels", json=body, headers={"Authorization": f"Bearer {key}"})
     except (httpx.HTTPError, OSError, ValueError) as error:
         raise RelayUnreachable(

@@ -16,8 +16,8 @@ from importlib import import_module
 from typing import Final
 from urllib.parse import urlsplit
 
+from aiflow_jupyter.environment import usable_environment
 from aiflow_jupyter.errors import AiflowError, ConfigError
-from aiflow_jupyter.providers.network import environment
 from aiflow_jupyter.providers.ollama import Ollama, default_url
 from aiflow_jupyter.providers.openai import is_loopback
 from aiflow_jupyter.tiers.sections import Local
@@ -64,7 +64,7 @@ async def ollama_models(url: str) -> list[str] | None:
 
 
 def _load() -> None:
-    with environment():  # it makes a client as soon as it is loaded
+    with usable_environment():  # it makes a client as soon as it is loaded
         import_module("ollama")
 
 

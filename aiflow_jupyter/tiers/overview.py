@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from aiflow_jupyter.environment import usable_environment
 from aiflow_jupyter.errors import AiflowError, plain
-from aiflow_jupyter.providers.network import environment
 from aiflow_jupyter.providers.openai import is_loopback
 from aiflow_jupyter.tiers.discovery import ollama_models, ollama_url
 from aiflow_jupyter.tiers.providers import server_key, window
@@ -225,7 +225,7 @@ async def _listed(tier: TierName, settings: Local | Cloud, url: str) -> str:
     near = is_loopback(urlsplit(url).hostname or "")
     try:
         key = await asyncio.to_thread(server_key, tier, settings)
-        with environment():
+        with usable_environment():
             made = httpx.AsyncClient(trust_env=not near, timeout=PATIENCE_S)
     except AiflowError as error:
         return error.message

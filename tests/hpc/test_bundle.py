@@ -344,4 +344,4 @@ async def test_the_worker_imports_nothing_that_the_cluster_lacks():
     loaded = set(done.stdout.decode().split())
     assert not [name for name in loaded if name.split(".")[0] in {"pydantic", "IPython", "lark", "httpx_sse"}]
     ours = {name.split(".")[1] for name in loaded if name.startswith("aiflow_jupyter.")}
-    assert ours == {"errors", "hpc", "relay"}
+    assert ours == {"environment", "errors", "hpc", "masking", "relay"}

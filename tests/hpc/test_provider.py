@@ -96,6 +96,15 @@ async def test_an_error_in_the_middle_is_a_cut_stream_with_its_code(stage, provi
     assert [event.payload for event in came] == ["a"]
 
 
+async def test_what_was_held_back_of_a_cut_answer_is_given(stage, provider):
+    stage.vllm.parts, stage.vllm.cut = [chunk("<thi")], True  # it may be the beginning of a tag
+    came = []
+    with pytest.raises(StreamCut) as failed:
+        await all_of(provider, into=came)
+    assert [event.payload for event in came] == ["<thi"]
+    assert "is a part of the answer" in failed.value.hint
+
+
 async def test_an_error_object_in_the_stream_is_the_server_s_failure(stage, provider):
     stage.vllm.parts = [recorded("vllm_midstream_error")]
     with pytest.raises(ProviderError) as failed:

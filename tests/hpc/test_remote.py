@@ -14,8 +14,8 @@ import pytest
 from stage import BODY, QUICK, Stage, all_of, chunk, payloads, recorded
 
 from aiflow_jupyter.errors import AiflowError
+from aiflow_jupyter.hpc import modelserver, worker
 from aiflow_jupyter.hpc import remote as remote_module
-from aiflow_jupyter.hpc import worker
 from aiflow_jupyter.hpc.record import Record
 from aiflow_jupyter.hpc.remote import RelayAt
 from aiflow_jupyter.hpc.task import Result, open_task, pack_result
@@ -267,6 +267,45 @@ async def test_the_model_server_s_own_words_arrive_and_its_key_does_not(stage, m
     stage.vllm.body = b'{"message": "4096 tokens, and very-secret-key"}'
     failed = await failure(stage.ask(model="m"))
     assert "4096 tokens, and ***" in failed.message
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "body"),
+    [
+        (400, "application/json", b'{"message": "bad very\\u002dsecret\\u002dkey"}'),
+        (400, "application/json", json.dumps({"message": "\u200b".join("very-secret-key")}).encode()),
+        (200, "text/very-secret-key", b"x"),
+    ],
+)
+async def test_a_key_is_masked_however_the_model_server_spells_it(stage, monkeypatch, status, kind, body):
+    monkeypatch.setenv("AIFLOW_MODEL_SERVER_KEY", "very-secret-key")
+    stage.vllm.status, stage.vllm.kind, stage.vllm.body = status, kind, body
+    failed = await failure(stage.ask(model="m"))
+    assert "***" in failed.message
+    assert "very-secret-key" not in failed.message
+
+
+async def test_a_key_is_masked_in_the_answer_before_it_leaves_the_cluster(stage, monkeypatch):
+    monkeypatch.setenv("AIFLOW_MODEL_SERVER_KEY", "very-secret-key")
+    stage.vllm.parts = [chunk("very-secret-key").replace(b"-", b"\\u002d"), chunk("", "very-secret-key")]
+    assert [item.count("***") for item in await all_of(stage.ask())] == [1, 1]
+
+
+async def test_an_answer_whose_finish_reason_came_is_whole_though_its_line_stays_open_or_is_lost(stage, monkeypatch):
+    monkeypatch.setattr(modelserver, "_AFTER", 0.1)
+    stage.vllm.parts, stage.vllm.free = [chunk("a"), chunk("", "stop"), chunk("late")], 2
+    stage.vllm.gate.clear()
+    assert len(await all_of(stage.ask())) == 2
+    stage.vllm.gate.set()
+    stage.vllm.parts, stage.vllm.cut = [chunk("a"), chunk("", "stop")], True
+    assert len(await all_of(stage.ask())) == 2
+
+
+async def test_a_variable_of_the_worker_that_names_no_proxy_is_named(stage, monkeypatch):
+    monkeypatch.setenv("AIFLOW_MODEL_SERVER", "http://there.example")
+    monkeypatch.setenv("HTTP_PROXY", "foo://there")
+    failed = await failure(stage.ask())
+    assert (failed.code, "HTTP_PROXY" in failed.message) == ("AF716", True)
 
 
 async def test_a_model_server_that_is_not_there_is_an_error_once_it_is_late(stage, monkeypatch):
