@@ -37,18 +37,21 @@ if TYPE_CHECKING:
     from aiflow_jupyter.runtime.guardian import Guardian
 
 MOST_VERDICTS: Final = 1_024
-"""Verdicts that are remembered for what is made after them."""
+"""Verdicts that are remembered for what is made after them; answers that began anew, and not yet for all."""
 
 
 class Verdicts:
-    """What was said of lineages; what is not sure counts as not said."""
+    """What was said of lineages; what is not sure counts as not said.
+
+    Attributes:
+        ways: by which verdicts come, each of which learns by itself that an answer has begun anew.
+    """
 
     def __init__(self) -> None:
+        self.ways: list[object] = []
         self._said: dict[str, bool] = {}
         self._forgotten: set[int] = set()  # at which depths of lineage a retract was forgotten
-        self._ahead: dict[
-            str, int
-        ] = {}  # restarts that the verdicts have passed and the data has not; below 0: reverse
+        self._ahead: dict[str, dict[object, int]] = {}  # by how many restarts each way is ahead of the data, or behind
 
     def note(self, lineage: str, *, good: bool) -> None:
         """A verdict came; a retraction stays one."""
@@ -66,7 +69,7 @@ class Verdicts:
         found: bool | None = None
         for each in _upward(lineage):
             verdict = self._said.get(each)
-            if verdict is False or self._ahead.get(each, 0) > 0:
+            if verdict is False or self._newest(each) > 0:
                 return False
             if verdict and found is None and self._sure(each, lineage):
                 found = True
@@ -78,20 +81,36 @@ class Verdicts:
         return all(depth == own or depth > deepest for depth in self._forgotten)
 
     def void(self, lineage: str) -> bool:
-        """Whether it is of an answer that has begun anew."""
-        return any(self._ahead.get(each, 0) > 0 for each in _upward(lineage))
+        """Whether what the node gives now is of an answer that has begun anew."""
+        return any(self._newest(each) > 0 for each in _upward(lineage))
 
-    def outdated(self, lineage: str) -> bool:
-        """Whether a verdict that comes now is on an answer that has begun anew."""
-        return any(self._ahead.get(each, 0) < 0 for each in _upward(lineage))
+    def outdated(self, lineage: str, way: object) -> bool:
+        """Whether a verdict that comes by a way now is on an answer that has begun anew."""
+        return any(self._ahead[each][way] < self._newest(each) for each in _upward(lineage) if each in self._ahead)
 
-    def restarted(self, lineage: str, step: int) -> None:
-        """An answer begins anew: for the verdicts (1), or for the data (-1)."""
-        ahead = self._ahead.pop(lineage, 0) + step
-        if ahead:
-            self._ahead[lineage] = ahead
-        if step * ahead > 0:  # the first to learn of it
+    def _newest(self, lineage: str) -> int:
+        """By how many restarts of a lineage the data is behind whoever knows of the most."""
+        ahead = self._ahead.get(lineage)
+        return max(0, *ahead.values()) if ahead else 0
+
+    def restarted(self, lineage: str, way: object = None) -> None:
+        """An answer begins anew, for what comes by a way; or (None) for what the node gives."""
+        ahead = self._ahead.setdefault(lineage, dict.fromkeys(self.ways, 0))
+        newest = self._newest(lineage)
+        if way is not None:
+            ahead[way] += 1
+            first = ahead[way] > newest
+        else:
+            self._ahead[lineage] = ahead = {each: count - 1 for each, count in ahead.items()}
+            first = not newest
+        if first:
             self._said = {each: good for each, good in self._said.items() if not descends(each, lineage)}
+        if not any(ahead.values()):
+            del self._ahead[lineage]
+        elif len(self._ahead) > MOST_VERDICTS:  # none will come any more that is sure to be on the answer as it is now
+            oldest = next(iter(self._ahead))
+            del self._ahead[oldest]
+            self.note(oldest, good=False)
 
 
 def _upward(lineage: str) -> Iterator[str]:
@@ -108,7 +127,6 @@ class Gate:
         binding: the node's.
 
     Attributes:
-        apart: the verdicts come by edges of their own.
         pending: receivers that have yet to take what it let go last.
     """
 
@@ -116,7 +134,6 @@ class Gate:
 
     def __init__(self, binding: Binding) -> None:
         self.node = binding.node
-        self.apart = False
         self.pending = 0
         self._binding = binding
         self._guardian: Guardian
@@ -138,7 +155,7 @@ class Gate:
 
         def control(event: Event) -> Iterator[Event]:
             if event.kind == "restart":
-                self._verdicts.restarted(event.lineage, -1)
+                self._verdicts.restarted(event.lineage)
             if inner is not None:
                 yield from inner(event)
             elif event.kind != "end":
@@ -156,6 +173,7 @@ class Gate:
 
     def leading(self, receivers: list[Receiver]) -> Gate:
         """Itself, in front of these."""
+        self._verdicts.ways = self._verdicts.ways or [self]
         self._receivers = tuple(sorted(receivers, key=lambda receiver: receiver.inline))
         return self
 
@@ -178,12 +196,11 @@ class Gate:
     def judge(self, event: Event) -> None:
         """Act on a control event that is signalled to the node, before its place in the queue comes."""
         kind, lineage = event.kind, event.lineage
-        if kind == "restart":
-            if not self.apart:
-                self.restart(lineage)
+        if kind == "restart" and self in self._verdicts.ways:
+            self.restart(lineage, self)
         elif kind in ("commit", "retract"):
             own = event.source == self.node
-            if not own and self._verdicts.outdated(lineage):
+            if not own and self in self._verdicts.ways and self._verdicts.outdated(lineage, self):
                 return
             self._verdicts.note(lineage, good=kind == "commit")
             for each in self._below(lineage):
@@ -193,11 +210,19 @@ class Gate:
                     self._discard(each, unjudged=own)
             self._drain()
 
-    def restart(self, lineage: str) -> None:
-        """The verdicts that follow are on an answer that has begun anew."""
-        self._verdicts.restarted(lineage, 1)
+    def way(self, edge: VerdictEdge) -> None:
+        """Verdicts come by an edge of their own."""
+        self._verdicts.ways.append(edge)
+
+    def restart(self, lineage: str, way: object) -> None:
+        """The verdicts that follow by a way are on an answer that has begun anew."""
+        self._verdicts.restarted(lineage, way)
         if self._verdicts.void(lineage):
             self._supersede(lineage)
+
+    def outdated(self, verdict: Event, way: object) -> bool:
+        """Whether a verdict is on an answer that has begun anew."""
+        return self._verdicts.outdated(verdict.lineage, way)
 
     # -- what the node gives
 
@@ -399,7 +424,7 @@ class VerdictEdge:
         self.gate = gate
         self.receiver = receiver
         self.inline = receiver.inline
-        gate.apart = True
+        gate.way(self)
 
     def push(self, event: Event, now: int) -> bool:
         """See `Guardian.push`."""
@@ -412,8 +437,8 @@ class VerdictEdge:
     def signal(self, event: Event) -> None:
         """See `Guardian.signal`; that an answer begins anew is told to the node by what comes with its data."""
         if event.kind == "restart":
-            self.gate.restart(event.lineage)
-        else:
+            self.gate.restart(event.lineage, self)
+        elif event.kind not in ("commit", "retract") or not self.gate.outdated(event, self):
             self.receiver.signal(event)
 
     def tell(self, event: Event, sender: Parked) -> None:

@@ -95,29 +95,34 @@ class Told:
 def speculative(loop, behaviours, seen, policy=None, *, holds=0, apart=False) -> Run:
     """The graph src -> spec -> sink, and judge, whose verdicts come by a port for them alone where they are `apart`."""
     pieces = {"start": Behaviour("inline", lambda event: event), "sink": seen.behaviour(), **behaviours}
+    judges = [name for name in pieces if name.startswith("judge")]
     operators = {
         "node": Operator(OperatorSignature("node"), lambda _args, binding: pieces[binding.node]),
         "spec": Operator(OperatorSignature("spec", holds=lambda _args: holds), lambda _args, _binding: pieces["spec"]),
         "judge": Operator(
             OperatorSignature("judge", ports=lambda _args: ("", "verdict"), verdicts=True),
-            lambda _args, _binding: pieces["judge"],
+            lambda _args, binding: pieces[binding.node],
         ),
     }
     policies = {"spec": {"effect": "speculative", **(policy or {})}}
     nodes = {
-        name: NodeSpec(operator=name if name in operators else "node", policy=Policy(**policies.get(name, {})))
-        for name in pieces
+        name: NodeSpec(operator="judge" if name in judges else name if name == "spec" else "node", policy=policy)
+        for name, policy in ((name, Policy(**policies.get(name, {}))) for name in pieces)
     }
-    edges = [("start", "src"), ("start", "judge"), ("src", "spec"), ("judge", "spec"), ("spec", "sink")]
-    given = [EdgeSpec(source=s, target=t, port="verdict" if apart and s == "judge" else None) for s, t in edges]
+    edges = [("start", "src"), ("src", "spec"), ("spec", "sink")]
+    edges += [edge for judge in judges for edge in (("start", judge), (judge, "spec"))]
+    given = [EdgeSpec(source=s, target=t, port="verdict" if apart and s in judges else None) for s, t in edges]
     return Run(GraphSpec(name="g", nodes=nodes, edges=given), operators, Scheduler(loop, loop.clock))
 
 
-def tell(events, verdicts, *, mode="inline", policy=None, spec=None, holds=0, apart=False, until=None) -> Told:
+def tell(
+    events, verdicts, *more_verdicts, mode="inline", policy=None, spec=None, holds=0, apart=False, until=None
+) -> Told:
     """Run the story to its end, or cancel it `until` seconds after its beginning."""
 
     async def story(loop):
         behaviours = {"src": script(*events), "judge": script(*verdicts), "spec": spec or working(mode)}
+        behaviours |= {f"judge{number}": script(*steps) for number, steps in enumerate(more_verdicts)}
         told = Told(Seen(), None)
         sink = told.seen.behaviour()
         take = sink.call
@@ -585,6 +590,45 @@ def test_exactly_what_was_vouched_for_leaves_whole_and_in_order(story, mode, unt
         came = [event.payload for event in done.seen.events if event.kind == "token" and event.lineage == each]
         assert came == [number for number, lineage in model.out if lineage == each]
     assert sorted(done.tokens) == sorted(number for number, _ in model.out)
+
+
+TRY = st.lists(st.floats(0, 3), max_size=3)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(TRY, min_size=1, max_size=4),
+    st.lists(
+        st.tuples(st.lists(st.tuples(st.floats(0, 9), st.booleans()), min_size=4, max_size=4)), min_size=1, max_size=2
+    ),
+    st.sampled_from(["commit", "retract", "none"]),
+    st.sampled_from(MODES),
+    st.integers(1, 3),
+    st.sampled_from([0, 0.01, 2]),
+)
+def test_answer_that_begins_anew_again_and_again_leaves_only_as_what_it_was_at_last(
+    tries, judges, last, mode, workers, slow
+):
+    """Each of the guards hears of the restarts in a time of its own, and may have refused what is void by then."""
+    answer = "0/0.src"
+    events: list[Event | float] = []
+    for number, pauses in enumerate(tries):
+        events += [step for pause in pauses for step in (pause, data(number, answer))]
+        events += [restart(answer, number)] if number < len(tries) - 1 else [finish(answer)]
+    told_by = []
+    for (steps,) in judges:
+        said: list[Event | float] = []
+        for number in range(len(tries) - 1):
+            pause, refused = steps[number]
+            said += [pause, *([verdict("retract", answer)] if refused else []), pause, restart(answer, number)]
+        said += [steps[3][0], *([] if last == "none" else [verdict(last, answer)])]
+        told_by.append([*said, Event("finish", Finish(), source="judge", lineage=answer)])
+    policy = {"workers": workers if mode in ("await", "stream") else 1}
+    done = tell(events, *told_by, spec=working(mode, delay=lambda _number: slow), policy=policy, apart=True)
+    kept = [event for event in done.seen.events if event.kind in ("token", "restart")]
+    after = max((place for place, event in enumerate(kept) if event.kind == "restart"), default=-1) + 1
+    assert [event.payload for event in kept[after:]] == ([len(tries) - 1] * len(tries[-1]) if last == "commit" else [])
+    assert [event.kind for event in kept[:after]] == ["restart"] * (len(tries) - 1)
 
 
 @settings(max_examples=80, deadline=None)
