@@ -33,15 +33,12 @@ def cost(*, by: str, since: str, as_json: bool, release: str | None) -> None:
     from aiflow_jupyter.tiers.database import Database
     from aiflow_jupyter.tiers.ledger import SqliteLedger
 
-    database = Database()
-    ledger = SqliteLedger(database, lambda: load().budget.limits)
+    ledger = SqliteLedger(Database(), lambda: load().budget.limits)
     if release is not None:
         if all(each.id != release for each in ledger.open()):
             raise click.UsageError(f"nothing is under way that is called {release!r}")
         ledger.release(release)
     text, rows = told(ledger, cast("Group", by), since, notebook_of_session())
-    if database.moved is not None:
-        click.echo(f"the file was damaged; it is kept as {database.moved}", err=True)
     if as_json:
         budgets = [asdict(each) for each in ledger.left(notebook_of_session())]
         shown = {"rows": [asdict(row) for row in rows], "open": [asdict(each) for each in ledger.open()]}

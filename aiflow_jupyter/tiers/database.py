@@ -95,14 +95,10 @@ class Database:
 
     Args:
         path: the file; made, with its folder, when first used.
-
-    Attributes:
-        moved: where a damaged file was moved to, None where none was; for a message to the user.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or default_path()
-        self.moved: Path | None = None
         self._sound = False
 
     @contextmanager
@@ -286,12 +282,11 @@ class Database:
                 code="AF762",
                 hint="move it elsewhere, or set AIFLOW_DATABASE to another file",
             ) from error
-        self.moved = self.path.with_name(name)
         _log.warning(
             "%s was damaged. It is kept as %s, and a new one is begun: earlier conversations are not in it, and what "
             "was spent before is not counted, so budgets start anew.",
             plain(str(self.path)),
-            plain(str(self.moved)),
+            plain(str(self.path.with_name(name))),
         )
 
     def _unusable(self, error: sqlite3.Error) -> ConfigError:

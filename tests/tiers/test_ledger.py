@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.events import Usage
 from aiflow_jupyter.tiers import database as databases
-from aiflow_jupyter.tiers.database import Database, local_file_system
+from aiflow_jupyter.tiers.database import Database
 from aiflow_jupyter.tiers.ledger import Budgets, SqliteLedger
+from aiflow_jupyter.tiers.mounts import local_file_system
 from aiflow_jupyter.tiers.terms import Intent, OverBudgetError
 
 
@@ -267,19 +268,19 @@ def test_the_file_is_its_owners_alone(file):
 
 
 @pytest.mark.parametrize("damage", [b"this is no database at all" * 100, None])
-def test_a_damaged_file_is_moved_aside_and_said_so(file, damage):
+def test_a_damaged_file_is_moved_aside_and_said_so(file, damage, caplog):
     ledger(file).intend(intent())
     whole = file.read_bytes()
     if damage is None:
         damage = whole[:4096] + os.urandom(len(whole) - 4096)
     file.write_bytes(damage)
     file.with_name("aiflow.db-wal").unlink(missing_ok=True)
-    database = Database(file)
-    book = SqliteLedger(database)
+    book = SqliteLedger(Database(file))
     entry = book.intend(intent())
     assert entry
-    assert database.moved is not None
-    assert database.moved.read_bytes() == damage
+    (kept,) = file.parent.glob("aiflow.db.damaged-*[0-9]")
+    assert kept.read_bytes() == damage
+    assert str(kept) in caplog.text
     assert len(book.open()) == 1
 
 
