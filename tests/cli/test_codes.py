@@ -63,7 +63,8 @@ def test_a_code_is_told(code, says):
 
 def test_codes_that_begin_alike_are_told_together_and_all_by_themselves():
     told = [line[:5] for line in CliRunner().invoke(main, ["codes", "AF71"]).output.splitlines()]
-    assert told == [f"AF{number}" for number in range(710, 716)]
+    assert told == [code for code in every() if code.startswith("AF71")]
+    assert {"AF710", "AF715"} <= set(told)
     assert len(CliRunner().invoke(main, ["codes"]).output.splitlines()) == len(every())
 
 

@@ -175,7 +175,7 @@ def test_ask_streams_the_answer_to_stdout_and_the_badge_to_stderr(model):
     done = aiflow("ask", "Say hello.", "--max-tokens", "6", "--tier", "local")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
-    assert done.stderr.strip().startswith("local · ")
+    assert done.stderr.strip().splitlines()[-1].startswith("local · ")
     assert "cut at its token limit" in done.stderr
 
 
