@@ -151,6 +151,30 @@ fast, s -> both -> whole -> out
     assert not result.complete
 
 
+@pytest.mark.parametrize("pause", [0.1, 10.0])  # the way that drops ends last, or first
+def test_without_a_finish_each_way_says_at_its_end_what_it_lost(pause):
+    text = """
+each  = flat_map(split)
+other = map(at_a_pace) [queue=9]
+s     = map(slow) [queue=1, overflow=drop_newest]
+both  = merge()
+whole = reduce("join")
+out   = sink(function=see, inline=true)
+each -> other, s
+other, s -> both -> whole -> out
+"""
+
+    async def split(text: str) -> list[str]:
+        return text.split()
+
+    async def at_a_pace(text: str) -> str:
+        await asyncio.sleep(pause)
+        return text
+
+    _, _, seen = told(text, None, "a b c d e", split=split, at_a_pace=at_a_pace)
+    assert [complete for _, complete in seen] == [False]
+
+
 def test_what_has_no_finish_is_a_part_at_the_end():
     text = """
 each  = flat_map(split)

@@ -246,6 +246,29 @@ def test_values_put_in_that_fail_leave_nothing_behind():
     virtual.run(story)
 
 
+def test_what_overflow_took_is_told_with_the_last_word_of_its_answer_alone():
+    endings = Endings()
+    endings.lose("0/0.ask")
+    ours, other = (Event("finish", Finish(), lineage=lineage) for lineage in ("0/0.ask", "0/1.ask"))
+    assert endings.take(other, 1) is other
+    told = endings.take(ours, 1)
+    assert (told.meta["lost"], told.complete, told.payload) == ({"0/0.ask"}, True, ours.payload)
+    endings.passed("0/0.ask")
+    assert endings.take(ours, 1) is ours
+    assert endings.take(told, 2) is None  # of one of two inputs, and the other one lost nothing
+    assert endings.take(ours, 2).meta["lost"] == {"0/0.ask"}
+    endings.passed("0/0.ask")
+    assert endings.take(ours, 2) is None
+    endings.lose("0/0.ask")
+    assert [word.meta["lost"] for word in endings.left()] == [{"0/0.ask"}]
+
+
+def test_lineages_that_lost_something_are_remembered_within_bounds():
+    endings = Endings()
+    endings.lose(*map(str, range(2 * MOST_BROKEN)))
+    assert len(endings.lost) == MOST_BROKEN
+
+
 async def drop(_failure):
     return None
 

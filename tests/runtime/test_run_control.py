@@ -135,6 +135,39 @@ def test_inputs_whose_closing_was_given_up_close_once_what_waits_is_in(ends):
     virtual.run(story)
 
 
+def test_what_was_offered_within_the_graph_before_the_inputs_closed_is_taken_in():
+    async def story(loop):
+        seen = Seen()
+        behaviours = {name: Behaviour("inline", pass_on) for name in ("x", "y", "both")}
+        behaviours |= {"slow": Behaviour("await", after_a_while), "sink": seen.behaviour()}
+        edges = [("x", "both"), ("y", "both"), ("both", "slow"), ("slow", "sink")]
+        run = make_run(loop, behaviours, edges, {"slow": {"queue": 1}})
+        offers = [asyncio.ensure_future(run.offer("slow", number)) for number in range(4)]
+        await settled()
+        await run.stop("x")  # the end that comes of this is of the node before, not of the run
+        await run.close_inputs()
+        await asyncio.gather(*offers)
+        await run.wait()
+        assert seen.data == [0, 1, 2, 3]
+        assert seen.events[-1].kind == "end"
+
+    virtual.run(story)
+
+
+def test_inputs_close_once_however_often_that_is_asked():
+    async def story(loop):
+        run, seen = chain(loop, "await", "await")
+        for number in range(3):
+            await run.offer("n0", number)
+        for _ in range(3):
+            await run.close_inputs()
+        await run.wait()
+        assert seen.data == [0, 1, 2]
+        assert seen.count("end") == 1
+
+    virtual.run(story)
+
+
 def test_inputs_close_although_the_last_offer_that_waited_was_given_up():
     async def story(loop):
         run, seen = chain(loop, "await", policies={"n0": {"queue": 1}})
