@@ -166,12 +166,14 @@ class Ollama:
         Raises:
             ProviderError: it could not be asked.
         """
-        listed = await self._json("GET", "/api/tags")
-        models = listed.get("models") if isinstance(listed, dict) else None
-        if not isinstance(models, list) or not all(isinstance(each, dict) for each in models):
+        models = await self._listed()
+        if models is None:
             raise ProviderError(f"{self._shown} is no Ollama server", code="AF708")
         names = [str(each.get("model") or each.get("name") or "") for each in models if not remote.host_of(each)]
         return [name for name in names if name and not remote.elsewhere(name)]
+
+    async def _listed(self) -> list[Mapping[str, Any]] | None:
+        return remote.models_of(await self._json("GET", "/api/tags"))
 
     async def _stays(self, model: str) -> None:
         """Refuse a model that another machine answers."""
@@ -180,34 +182,35 @@ class Ollama:
         now = self._clock()
         if model in self._checked and now - self._checked[model] < remote.CHECKED_NS:
             return
-        if host := remote.host_of(await self._json("POST", "/api/show", {"model": model})):
+        host = remote.host_among(await self._listed() or (), model)
+        if host := host or remote.host_of(await self._json("POST", "/api/show", {"model": model})):
             raise remote.refused(self.name, model, host)
         self._checked[model] = now
 
     async def _json(self, method: str, path: str, body: Any = None) -> Any:
-        """The JSON at a path; None where the server refuses, or says what is none.
+        """The JSON at a path; None where the server has none there.
 
         Raises:
-            ProviderError: it can't be reached, or does not answer in time.
+            ProviderError: it can't be reached, does not answer in time, or says what is no JSON.
         """
         import httpx  # noqa: PLC0415
 
-        content = b""
         try:
             async with (
                 asyncio.timeout(_ASIDE_S),
                 self._client() as client,
                 client._client.stream(method, path, json=body) as response,  # noqa: SLF001 - it drops `remote_host`
             ):
-                if response.is_success:
-                    content = await network.whole(response, self.name)
+                if not response.is_success:
+                    return None
+                content = await network.whole(response, self.name)
         except TimeoutError:
             raise self._late(_ASIDE_S) from None
         except httpx.HTTPError as error:
             raise self._broken(error) from error
         with suppress(ValueError):
             return network.parsed(content)
-        return None
+        raise ProviderError(f"{self._shown} is no Ollama server: what it says at {path} is no JSON", code="AF708")
 
     async def aclose(self) -> None:
         """Nothing stays open between answers."""

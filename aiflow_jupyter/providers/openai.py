@@ -37,7 +37,8 @@ _AFTER_S: Final = 2.0
 """Seconds for which a server that has said its finish reason may still say what it used, or that it is done."""
 _TOKENIZERS: Final = ("llamacpp", "vllm")
 """How servers that have a tokenizer call themselves as the owner of a model."""
-_NO_ANSWER: Final = frozenset({"AF708", "AF709"})  # what is no list of models, or does not end
+_NOT_TOLD: Final = frozenset({"AF701", "AF705", "AF707", "AF709"})  # not reached, busy, failed, late: it may have it
+_NO_ANSWER: Final = frozenset({"AF704", "AF708", "AF709"})  # there is no list of models, or none that ends
 _EVENTS: Final = {"Content-Type": "text/event-stream; charset=utf-8"}
 _HEADERS: Final = {"Accept": "text/event-stream", "Cache-Control": "no-store", "Content-Type": "application/json"}
 
@@ -178,20 +179,22 @@ class OpenAICompatible:
         if model in self._checked and now - self._checked[model] < remote.CHECKED_NS:
             return
         root = self._address.path.rstrip("/").removesuffix("/v1")
-        if remote.elsewhere(model):
-            said = await self._told("GET", f"{root}/api/version")
-            if isinstance(said, dict) and "version" in said:
+        models = remote.models_of(await self._told("GET", f"{root}/api/tags"))
+        if models is not None:
+            if remote.elsewhere(model) and await self._whose() not in _TOKENIZERS:
                 raise remote.refused(self.name, model)
-        if host := remote.host_of(await self._told("POST", f"{root}/api/show", {"model": model})):
-            raise remote.refused(self.name, model, host)
+            host = remote.host_among(models, model)
+            host = host or remote.host_of(await self._told("POST", f"{root}/api/show", {"model": model}))
+            if host:
+                raise remote.refused(self.name, model, host)
         self._checked[model] = now
 
     async def _told(self, method: str, path: str, body: Any = None) -> Any:
-        """The JSON at a path that only some servers have; None of the others."""
+        """The JSON at a path that an Ollama has; None of a server that has none there."""
         try:
             return await self._json(method, path, body)
         except ProviderError as error:
-            if error.code == "AF709":  # it may have it, and did not say
+            if error.code in _NOT_TOLD:
                 raise
             return None
 

@@ -6,7 +6,7 @@ Their names end in `cloud` unless somebody copied them under another one; then o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from aiflow_jupyter.errors import ConfigError
@@ -27,6 +27,27 @@ def host_of(said: object) -> str:
         return ""
     facts: Mapping[str, Any] = said
     return one_line(str(facts.get("remote_host") or facts.get("remote_model") or ""), longest=100)
+
+
+def models_of(said: object) -> list[Mapping[str, Any]] | None:
+    """The models in what Ollama says at `/api/tags`; None where that is no such list."""
+    models = said.get("models") if isinstance(said, Mapping) else None
+    if not isinstance(models, list) or not all(isinstance(each, Mapping) for each in models):
+        return None
+    return models
+
+
+def host_among(models: Iterable[Mapping[str, Any]], model: str) -> str:
+    """Who answers for a model, as the list has it; empty for this machine, or where it is not in the list."""
+    wanted = {model.strip().casefold(), f"{model.strip()}:latest".casefold()}  # as Ollama itself compares them
+    return next(
+        (
+            host
+            for each in models
+            if wanted & {str(each.get(key)).casefold() for key in ("model", "name")} and (host := host_of(each))
+        ),
+        "",
+    )
 
 
 def refused(name: str, model: str, host: str = "") -> ConfigError:

@@ -40,6 +40,7 @@ class Server(httpx.AsyncBaseTransport):
     def __init__(self, *chunks: bytes, status: int = 200, fails: Exception | None = None, **facts: object) -> None:
         self.chunks, self.status, self.fails = chunks, status, fails
         self.shown = facts.pop("shown", {"details": {"family": "llama"}})
+        self.listed = facts.pop("listed", [])
         self.sends = facts.pop("sends", {})
         assert not facts
         self.asked: list[dict] = []
@@ -50,6 +51,8 @@ class Server(httpx.AsyncBaseTransport):
         self.headers.append(request.headers)
         if request.url.path == "/api/show":
             return httpx.Response(200, json=self.shown)
+        if request.url.path == "/api/tags" and self.listed is not None:
+            return httpx.Response(200, json={"models": self.listed})
         if request.method == "POST":
             self.asked.append(json.loads(await request.aread()))
         if self.fails is not None and not self.chunks:
@@ -189,11 +192,11 @@ async def test_no_more_of_a_refusal_is_read_than_anybody_needs():
 
 async def test_models_are_listed():
     body = {"models": [{"model": "small:latest", "modified_at": "2026-01-01T00:00:00Z", "size": 1, "digest": "0"}]}
-    assert await provider(Server(json.dumps(body).encode())).models() == ["small:latest"]
+    assert await provider(Server(json.dumps(body).encode(), listed=None)).models() == ["small:latest"]
     with pytest.raises(ProviderError, match="is no Ollama server"):
-        await provider(Server(b"<html>")).models()
+        await provider(Server(b"<html>", listed=None)).models()
     with pytest.raises(ProviderError, match="can't be reached"):
-        await provider(Server(fails=httpx.ConnectError("refused"))).models()
+        await provider(Server(fails=httpx.ConnectError("refused"), listed=None)).models()
 
 
 @pytest.mark.parametrize(
@@ -228,12 +231,27 @@ async def test_a_model_of_ollamas_own_servers_is_never_asked(model):
 AWAY = {"remote_model": "gpt-oss:120b", "remote_host": "https://ollama.com:443"}
 
 
-@pytest.mark.parametrize("says", [AWAY, {"remote_model": "gpt-oss:120b"}])
+@pytest.mark.parametrize(
+    "says",
+    [
+        {"shown": AWAY},
+        {"shown": {"remote_model": "gpt-oss:120b"}},
+        {"listed": [{"name": "small:latest"}, {"model": "Mine:latest", **AWAY}]},
+        {"listed": [{"name": "mine", **AWAY}]},
+    ],
+)
 async def test_an_alias_of_such_a_model_is_asked_about_and_never_asked(says):
-    server = Server(wire(WHOLE), shown=says)
+    server = Server(wire(WHOLE), **says)
     with pytest.raises(ConfigError, match="not by this machine") as raised:
         await answer(server, Request(ASK.messages, model="mine"))
     assert raised.value.code == "AF739"
+    assert server.asked == []
+
+
+async def test_a_text_is_sent_to_no_server_whose_word_about_the_model_can_not_be_read():
+    server = Server(wire(WHOLE), listed=None)
+    with pytest.raises(ProviderError, match="is no Ollama server"):
+        await answer(server)
     assert server.asked == []
 
 
@@ -254,11 +272,11 @@ async def test_an_answer_may_speak_of_remote_hosts():
 async def test_models_of_other_machines_are_not_listed():
     names = ("small:latest", "gpt-oss:120B-Cloud")
     models = [{"name": "mine:latest", "model": "mine:latest", **AWAY}, *({"model": name} for name in names)]
-    assert await provider(Server(json.dumps({"models": models}).encode())).models() == ["small:latest"]
+    assert await provider(Server(listed=models)).models() == ["small:latest"]
 
 
 async def test_a_list_of_models_that_does_not_end_is_refused():
-    server = Server(*[b"\n" * 1_000_000] * 40)
+    server = Server(*[b"\n" * 1_000_000] * 40, listed=None)
     with pytest.raises(ProviderError, match="more than"):
         await provider(server).models()
     assert server.sent < 20_000_000

@@ -221,13 +221,15 @@ async def test_an_answer_of_another_type_is_not_read_out_in_the_error():
 # This machine
 
 
+AWAY = {"remote_model": "gpt-oss:120b", "remote_host": "https://ollama.com:443"}
+
+
 def ollama(request):
     """What Ollama answers beside its `/v1`: `mine` is a copy of a model of its own servers."""
-    if request.url.path == "/api/version":
-        return httpx.Response(200, json={"version": "0.13.0"})
+    if request.url.path == "/api/tags":
+        return httpx.Response(200, json={"models": [{"name": "llama3.2:latest"}, {"name": "Other:latest", **AWAY}]})
     if request.url.path == "/api/show":
-        away = {"remote_model": "gpt-oss:120b", "remote_host": "https://ollama.com:443"}
-        return httpx.Response(200, json=away if json.loads(request.content)["model"] == "mine" else {"details": {}})
+        return httpx.Response(200, json=AWAY if json.loads(request.content)["model"] == "mine" else {"details": {}})
     return answering(request)
 
 
@@ -237,7 +239,7 @@ def answering(request):
     return httpx.Response(200, headers={"content-type": "text/event-stream"}, text=chunk("hi", "stop"))
 
 
-@pytest.mark.parametrize("model", ["gpt-oss:120b-cloud", "gpt-oss:120B-CLOUD", "mine"])
+@pytest.mark.parametrize("model", ["gpt-oss:120b-cloud", "gpt-oss:120B-CLOUD", "mine", "other"])
 async def test_a_model_that_an_ollama_has_answered_elsewhere_is_none_of_this_machine(model):
     seen = []
 
@@ -251,7 +253,19 @@ async def test_a_model_that_an_ollama_has_answered_elsewhere_is_none_of_this_mac
     assert "/v1/chat/completions" not in seen
 
 
-@pytest.mark.parametrize(("server", "model"), [(ollama, "llama3.2"), (answering, "storm-cloud"), (answering, "m")])
+def llama(request):
+    """llama.cpp's server has some of Ollama's paths, and no models of other machines."""
+    if request.url.path == "/v1/models":
+        return httpx.Response(200, json={"data": [{"id": "storm-cloud", "owned_by": "llamacpp"}]})
+    if request.url.path in ("/api/tags", "/api/show"):
+        return httpx.Response(200, json={"models": [{"name": "storm-cloud"}]})
+    return answering(request)
+
+
+@pytest.mark.parametrize(
+    ("server", "model"),
+    [(ollama, "llama3.2"), (answering, "storm-cloud"), (answering, "m"), (llama, "storm-cloud"), (llama, "m")],
+)
 async def test_any_other_model_of_this_machine_is_asked(server, model):
     assert text(await all_of(provider(server, here=True), asked(model=model))) == "hi"
 
