@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from aiflow_jupyter.errors import RunError
 from aiflow_jupyter.events import Event, Finish, descends
+from aiflow_jupyter.graph.language import parse
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.graph.signatures import OperatorSignature
 from aiflow_jupyter.graph.spec import EdgeSpec, GraphSpec, NodeSpec
+from aiflow_jupyter.operators import OPERATORS, SIGNATURES
 from aiflow_jupyter.runtime.behaviour import Behaviour, Operator
 from aiflow_jupyter.runtime.run import Run
 from aiflow_jupyter.runtime.scheduler import Scheduler
@@ -455,6 +457,34 @@ def test_node_that_is_stopped_lets_nothing_go_that_nobody_judged():
     virtual.run(story)
 
 
+@pytest.mark.parametrize("stopped", ["sink", "spec"])
+@pytest.mark.parametrize("discards", [True, False])
+def test_what_is_on_its_way_out_when_a_node_is_stopped_holds_nobody_up(stopped, discards):
+    async def story(loop):
+        seen = Seen()
+
+        async def take(event):
+            await asyncio.sleep(1)
+            seen.events.append(event)
+
+        pieces = {"src": script(*(data(n) for n in range(20)), 30), "judge": script(1, verdict("commit"), 40)}
+        sink = Behaviour("await", take, control=seen.behaviour().control)
+        policy = {"cancel": "downstream" if discards else "none"}
+        run = speculative(loop, {**pieces, "spec": working("inline"), "sink": sink}, seen, policy)
+        await run.start("go")
+        await asyncio.sleep(4.5)
+        assert run.guardians["spec"].holds() > 0
+        await run.stop(stopped)
+        await run.wait()
+        came = [event.payload for event in seen.events if event.kind == "token"]
+        whole = stopped == "spec" and not discards
+        assert came == (list(range(20)) if whole else [0, 1, 2, 3] if stopped == "spec" else [0, 1, 2])
+        assert run.guardians["spec"].holds() == 0
+        assert seen.count("end") == (stopped == "spec")
+
+    virtual.run(story)
+
+
 def test_long_stream_forgets_its_oldest_verdicts_and_never_takes_one_for_another():
     verdicts = Verdicts()
     verdicts.note("0", good=True)
@@ -483,6 +513,58 @@ def test_long_stream_keeps_nothing_of_what_is_through():
     assert not gate._timers
     assert len(gate._verdicts._said) == MOST_VERDICTS
     assert done.result.complete
+
+
+# -- with the standard operators
+
+AHEAD = """
+ask = generate() [retry=2, restart=true, backoff=1]
+safe = guard(check, inline=true)
+s = segment()
+act = map(work) [effect=speculative, workers={workers}]
+all = reduce("join")
+out = sink(var="out")
+ask -> safe
+ask -> s -> act -> all -> out
+safe.verdict -> act
+"""
+
+
+class Cut:
+    """Breaks off the first time that it is asked."""
+
+    def __init__(self, first: list[str], then: list[str]) -> None:
+        self.answers = [first, then]
+
+    async def stream(self, _request):
+        texts = self.answers.pop(0)
+        for number, text in enumerate(texts):
+            await asyncio.sleep(0.5)
+            yield Event("token", text, source="m", sequence=number, meta={"phase": "answer"})
+        if self.answers:
+            raise ConnectionError
+        yield Event("finish", Finish())
+
+
+@pytest.mark.parametrize("first", [["Old one. ", "Two. "], ["A secret. ", "Two. ", "Three. "]])
+@pytest.mark.parametrize("then", [["New one. ", "Two. ", "Three."], ["New one. ", "A secret. ", "Three."]])
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("slow", [0.01, 0.7, 3])
+def test_work_ahead_on_an_answer_that_begins_anew_is_of_all_of_it_in_order_or_of_nothing(first, then, workers, slow):
+    async def work(text: str) -> str:
+        await asyncio.sleep(slow)
+        return text.upper()
+
+    async def story(loop):
+        functions = {"check": lambda text: "secret" not in text, "work": work}
+        spec = parse(AHEAD.format(workers=workers), "g", SIGNATURES).spec
+        scheduler = Scheduler(loop, loop.clock)
+        run = Run(spec, OPERATORS, scheduler, functions=functions, source=Cut(first, then))
+        result = await run.run("go")
+        whole = "".join(then)
+        assert list(result.variables["out"]) == ([] if "secret" in whole else [whole.upper()])
+
+    virtual.run(story)
 
 
 # -- all of it, against a model
