@@ -59,6 +59,10 @@ class Server:
     async def _serve(self, reader, writer):
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            if "/chat" not in head.splitlines()[0]:  # what is asked beside the answers
+                writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                writer.close()
+                return
             size = next(int(line.split(":")[1]) for line in head.splitlines() if line.lower().startswith("content-len"))
             await reader.readexactly(size)
             kind = "application/x-ndjson" if "/api/chat" in head else "text/event-stream"
