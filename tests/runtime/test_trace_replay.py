@@ -26,7 +26,7 @@ def flow_of(function):
     [
         (("lecture", TRACE), "not 'lecture', a text", "%aiflow graph NAME --as python"),
         ((None, TRACE), "not a NoneType", "%aiflow trace replay FILE"),
-        ((flow_of(str), 5), "a trace or its file, not a int", "replay(flow"),
+        ((flow_of(str), 5), "a trace or its file, not an int", "replay(flow"),
     ],
 )
 def test_what_is_no_graph_and_no_trace_is_told(arguments, said, hint):
