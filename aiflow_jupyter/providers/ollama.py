@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, suppress
@@ -221,6 +222,8 @@ class Ollama:
 
         connect, read = self._timeouts
         options: dict[str, Any] = {"transport": self._transport} if self._transport is not None else {}
+        if self._url.startswith("http://"):  # no certificates are needed, and to read the system's takes its time
+            options["verify"] = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         hooks = [partial(self._bounded, model)] if model else []
         with usable_environment():
             import ollama  # noqa: PLC0415 - it makes a client of its own at once

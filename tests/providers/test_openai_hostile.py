@@ -293,7 +293,7 @@ async def test_a_variable_that_no_client_can_use_is_named(kind, name, value, say
     from aiflow_jupyter.providers.ollama import Ollama
 
     monkeypatch.setenv(name, value)
-    url = "http://there.example"
+    url = "https://there.example"
     source = OpenAICompatible(f"{url}/v1", model="m") if kind == "openai" else Ollama(url, "m")
     with pytest.raises(ConfigError, match=f"{name} {says}") as caught:
         await all_of(source)
