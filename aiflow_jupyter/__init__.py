@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from aiflow_jupyter.operators import tools as tools
     from aiflow_jupyter.operators import window as window
     from aiflow_jupyter.providers.replay import replay as replay
-    from aiflow_jupyter.runtime.faults import Burst as Burst
-    from aiflow_jupyter.runtime.faults import Cut as Cut
-    from aiflow_jupyter.runtime.faults import Fail as Fail
-    from aiflow_jupyter.runtime.faults import Slow as Slow
-    from aiflow_jupyter.runtime.faults import Stall as Stall
+    from aiflow_jupyter.runtime.replay.faults import Burst as Burst
+    from aiflow_jupyter.runtime.replay.faults import Cut as Cut
+    from aiflow_jupyter.runtime.replay.faults import Fail as Fail
+    from aiflow_jupyter.runtime.replay.faults import Slow as Slow
+    from aiflow_jupyter.runtime.replay.faults import Stall as Stall
     from aiflow_jupyter.runtime.run import Result as Result
 
 _HOMES = {

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from aiflow_jupyter.graph.spec import GraphSpec
     from aiflow_jupyter.runtime.bottleneck import Bottleneck
     from aiflow_jupyter.runtime.metrics import NodeStatus
+    from aiflow_jupyter.runtime.replay.trace import Exchange, Trace
     from aiflow_jupyter.runtime.run import Run
     from aiflow_jupyter.runtime.source import Message, Provider
-    from aiflow_jupyter.runtime.trace import Exchange, Trace
 
 _PATH = click.Path(path_type=Path, dir_okay=False)
 _PARTIAL = click.option("--partial", is_flag=True, help="Leave out a last line that was cut off.")
@@ -113,7 +113,7 @@ def command(with_router: WithRouter) -> click.Command:
     @_JSON
     def show(file: Path, *, partial: bool, as_json: bool) -> None:
         """Show what a trace holds: requests, tokens, time to the first token, duration."""
-        from aiflow_jupyter.runtime.trace import load
+        from aiflow_jupyter.runtime.replay.trace import load
 
         found = load(file, partial=partial)
         click.echo(json.dumps(_summary(found)) if as_json else plain("\n".join(_lines(found))))
@@ -144,9 +144,9 @@ def command(with_router: WithRouter) -> click.Command:
 async def _record(
     router: Provider, asked: tuple[Message, ...], out: Path, options: Mapping[str, Any], *, messages: bool
 ) -> str:
-    from aiflow_jupyter.runtime.recorder import Recorder
+    from aiflow_jupyter.runtime.replay.recorder import Recorder
+    from aiflow_jupyter.runtime.replay.trace import load
     from aiflow_jupyter.runtime.source import Request
-    from aiflow_jupyter.runtime.trace import load
 
     recorder = Recorder(router, out, messages=messages)
     mid_line = False
@@ -231,8 +231,8 @@ def _replay(
     from aiflow_jupyter.graph.command import assumed, loaded
     from aiflow_jupyter.operators import SIGNATURES
     from aiflow_jupyter.providers.replay import replayed
-    from aiflow_jupyter.runtime.faults import MOST_SCRIPT, read_faults
-    from aiflow_jupyter.runtime.trace import load
+    from aiflow_jupyter.runtime.replay.faults import MOST_SCRIPT, read_faults
+    from aiflow_jupyter.runtime.replay.trace import load
 
     if virtual and speed is not None:
         raise click.UsageError("a virtual clock has no speed: give --virtual or --speed")

@@ -1,4 +1,4 @@
-"""The virtual loop of `aiflow_jupyter.runtime.clock` for tests: a story also fails when it leaves anything behind.
+"""The virtual loop of `runtime.replay.clock` for tests: a story also fails when it leaves anything behind.
 
     def test_something():
         async def story(loop):
@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from aiflow_jupyter.runtime.clock import START_NS, VirtualLoop
+from aiflow_jupyter.runtime.replay.clock import START_NS, VirtualLoop
 
 __all__ = ["START_NS", "VirtualLoop", "run"]
 

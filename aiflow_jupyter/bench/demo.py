@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from aiflow_jupyter.events import Event
-from aiflow_jupyter.graph.checks import require
-from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.graph.checks.checking import require
+from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.operators import OPERATORS, SIGNATURES
 from aiflow_jupyter.runtime.metrics import RunStatus
 from aiflow_jupyter.runtime.run import Result, Run

@@ -22,7 +22,7 @@ from aiflow_jupyter.errors import AiflowError, CommandError, GraphError, GraphPr
 
 if TYPE_CHECKING:
     from aiflow_jupyter.graph.bounds import GraphBound
-    from aiflow_jupyter.graph.checks import Findings
+    from aiflow_jupyter.graph.checks.checking import Findings
     from aiflow_jupyter.graph.parsed import Parsed
     from aiflow_jupyter.graph.signatures import Signatures
     from aiflow_jupyter.graph.spec import GraphSpec
@@ -52,7 +52,7 @@ def commands(signatures: Callable[[], Signatures]) -> tuple[click.Command, click
         No code is run: what is no operator is taken to be a function of yours. Exit code 1 if the graph has errors.
         """
         if schema:
-            from aiflow_jupyter.graph.document import schema as document_schema
+            from aiflow_jupyter.graph.forms.document import schema as document_schema
 
             click.echo(json.dumps(document_schema(), indent=2))
             return
@@ -80,7 +80,7 @@ def commands(signatures: Callable[[], Signatures]) -> tuple[click.Command, click
     @_NAME
     def convert(file: Path, form: str, out: Path | None, name: str | None) -> None:
         """Print a graph (cell text, JSON or printed Python; - is standard input) in another form. No code is run."""
-        from aiflow_jupyter.graph.forms import printed
+        from aiflow_jupyter.graph.forms.conversion import printed
 
         table = signatures()
         _write(printed(_read(file, name, table), form, table), out)
@@ -130,7 +130,7 @@ def loaded(file: Path, name: str | None, signatures: Signatures) -> Parsed:
 
 def _read(file: Path, name: str | None, signatures: Signatures) -> Parsed:
     """The same, with its mistakes as problems as far as the graph is known."""
-    from aiflow_jupyter.graph.forms import load
+    from aiflow_jupyter.graph.forms.conversion import load
 
     return load(content(file), name, signatures, default=_stem(file))
 
@@ -198,7 +198,7 @@ def _checked(
 ) -> tuple[Parsed, list[str], Findings, GraphBound | None]:
     """A file's graph, the names that were taken to be the user's, what the checks found, and the bounds if no error."""
     from aiflow_jupyter.graph.bounds import bounds
-    from aiflow_jupyter.graph.checks import examine
+    from aiflow_jupyter.graph.checks.checking import examine
 
     parsed = _read(file, name, signatures)
     functions = assumed(parsed.spec, signatures, sure)
@@ -212,7 +212,7 @@ def _perhaps(parsed: Parsed, signatures: Signatures, sure: set[str]) -> Iterator
 
     What stands bare is not warned of: functions are written so, and words in quotes.
     """
-    from aiflow_jupyter.graph.printing import names_something
+    from aiflow_jupyter.graph.forms.printing import names_something
     from aiflow_jupyter.graph.problems import MOST_PROBLEMS, alike
 
     found = 0

@@ -292,7 +292,7 @@ def question(**arguments: Any) -> GraphSpec:
 
 def require_checked(spec: GraphSpec, functions: Any, flows: Any = None) -> None:
     """Raise with every problem of a graph that is not from cell text."""
-    from aiflow_jupyter.graph.checks import require
+    from aiflow_jupyter.graph.checks.checking import require
     from aiflow_jupyter.graph.parsed import Built
     from aiflow_jupyter.operators import SIGNATURES
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from aiflow_jupyter.errors import plain
 
 if TYPE_CHECKING:
-    from aiflow_jupyter.graph.picture import Gauge
+    from aiflow_jupyter.graph.forms.picture import Gauge
     from aiflow_jupyter.graph.spec import GraphSpec
     from aiflow_jupyter.runtime.bottleneck import Bottleneck
     from aiflow_jupyter.runtime.metrics import NodeStatus, RunStatus
@@ -205,7 +205,7 @@ def _details(node: NodeStatus, words: str) -> Details:
 
 def gauges_of(status: Status, graph: Graph) -> dict[str, Gauge]:
     """A status as gauges, for the static picture and the text."""
-    from aiflow_jupyter.graph.picture import Gauge
+    from aiflow_jupyter.graph.forms.picture import Gauge
 
     queues = {node["id"]: node["queue"] for node in graph["nodes"]}
     return {

@@ -36,7 +36,7 @@ NO_VIEW = (
 
 def bundle_of(spec: GraphSpec, status: Status) -> dict[str, Any]:
     """The static form of a graph and its figures, in every form that a front end may take."""
-    from aiflow_jupyter.graph import picture
+    from aiflow_jupyter.graph.forms import picture
 
     graph = graph_of(spec)
     gauges = None if status["run"] == "ready" else gauges_of(status, graph)
@@ -136,7 +136,7 @@ class FlowView:
         return bundle | {"application/vnd.jupyter.widget-view+json": view}
 
     def _show_text(self) -> None:
-        from aiflow_jupyter.graph import picture
+        from aiflow_jupyter.graph.forms import picture
 
         status = self._frames.latest
         caption = f"{status['run']}, {status['elapsed']:.1f} s"

@@ -20,7 +20,7 @@ from aiflow_jupyter.notebook.lines import explained, parse_line
 from aiflow_jupyter.notebook.tracing import NextRun
 
 if TYPE_CHECKING:
-    from aiflow_jupyter.graph.language import Parsed
+    from aiflow_jupyter.graph.forms.language import Parsed
     from aiflow_jupyter.graph.spec import GraphSpec
     from aiflow_jupyter.notebook.answer import Reply
     from aiflow_jupyter.notebook.conversing import OpenTurn
@@ -104,8 +104,8 @@ class AiflowMagics(Magics):  # type: ignore[misc]
     # -- cells
 
     def _define(self, name: str, text: str) -> None:
-        from aiflow_jupyter.graph.checks import examine
-        from aiflow_jupyter.graph.language import read
+        from aiflow_jupyter.graph.checks.checking import examine
+        from aiflow_jupyter.graph.forms.language import read
         from aiflow_jupyter.notebook.live import show_graph
         from aiflow_jupyter.operators import SIGNATURES
 
@@ -125,7 +125,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
 
     def _run(self, options: argparse.Namespace, body: str | None) -> Any:
         """Run a graph; without a body it is open, and waits for what is offered."""
-        from aiflow_jupyter.graph.checks import require
+        from aiflow_jupyter.graph.checks.checking import require
         from aiflow_jupyter.notebook.answer import AnswerView
         from aiflow_jupyter.notebook.flows import delegated, require_input
         from aiflow_jupyter.notebook.live import FlowView
@@ -350,7 +350,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
 
     def _print_graph(self, options: argparse.Namespace) -> None:
         """Print a graph in one of its forms; as a picture it is shown."""
-        from aiflow_jupyter.graph.forms import printed
+        from aiflow_jupyter.graph.forms.conversion import printed
         from aiflow_jupyter.notebook.live import show_graph
         from aiflow_jupyter.operators import SIGNATURES
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import argparse
 
     from aiflow_jupyter.graph.spec import GraphSpec
-    from aiflow_jupyter.runtime.recorder import Recorder
+    from aiflow_jupyter.runtime.replay.recorder import Recorder
     from aiflow_jupyter.runtime.source import Provider
 
 Wrap = Callable[["Provider"], "Provider"]
@@ -35,8 +35,8 @@ class NextRun:
         Raises:
             TraceError: there is no such trace, or none can be recorded to that file.
         """
-        from aiflow_jupyter.runtime.recorder import Recorder, require_new
-        from aiflow_jupyter.runtime.trace import load
+        from aiflow_jupyter.runtime.replay.recorder import Recorder, require_new
+        from aiflow_jupyter.runtime.replay.trace import load
 
         path = Path(options.file or "").expanduser()
         self._make = None

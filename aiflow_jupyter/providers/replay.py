@@ -23,18 +23,18 @@ from typing import Any, Final, Literal, cast
 from aiflow_jupyter.errors import CommandError, ProviderError
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph.builder import Flow
-from aiflow_jupyter.graph.checks import require
+from aiflow_jupyter.graph.checks.checking import require
 from aiflow_jupyter.graph.parsed import Built
 from aiflow_jupyter.graph.problems import counted, indefinite
 from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.operators import OPERATORS, SIGNATURES
-from aiflow_jupyter.runtime.clock import VirtualLoop, VirtualScheduler, apart, simulate
-from aiflow_jupyter.runtime.faults import Fault, disturbed
+from aiflow_jupyter.runtime.replay.clock import VirtualLoop, VirtualScheduler, apart, simulate
+from aiflow_jupyter.runtime.replay.faults import Fault, disturbed
+from aiflow_jupyter.runtime.replay.service import serviced
+from aiflow_jupyter.runtime.replay.trace import Exchange, Trace, hash_of, load
 from aiflow_jupyter.runtime.run import Result, Run
 from aiflow_jupyter.runtime.scheduler import Scheduler
-from aiflow_jupyter.runtime.service import serviced
 from aiflow_jupyter.runtime.source import Request
-from aiflow_jupyter.runtime.trace import Exchange, Trace, hash_of, load
 
 QUESTION: Final = "(what was asked was not recorded)"
 NOTABLE_S: Final = 1.0

@@ -7,8 +7,8 @@ from typing import Any, Final, cast
 
 from aiflow_jupyter.errors import CommandError
 from aiflow_jupyter.events import DATA, TEXT, Kind
+from aiflow_jupyter.graph.checks.types import INJECTED, PAYLOADS
 from aiflow_jupyter.graph.spec import GraphSpec
-from aiflow_jupyter.graph.types import INJECTED, PAYLOADS
 from aiflow_jupyter.runtime.behaviour import Operator
 
 _ALSO: Final[Mapping[Any, Any]] = {float: (int, float), list: (list, tuple), dict: Mapping}

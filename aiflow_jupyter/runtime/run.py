@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiflow_jupyter.errors import AiflowError, CommandError, RunCancelled, RunError, where_raised, words
 from aiflow_jupyter.events import Event, Kind
-from aiflow_jupyter.graph.checks import require
+from aiflow_jupyter.graph.checks.checking import require
 from aiflow_jupyter.graph.parsed import Built
 from aiflow_jupyter.graph.problems import nearest
 from aiflow_jupyter.graph.spec import GraphSpec
@@ -76,7 +76,7 @@ class Run:
     """One execution of a checked graph.
 
     Args:
-        spec: a graph that passed `graph.checks`.
+        spec: a graph that passed `graph.checks.checking`.
         operators: the known operators.
         scheduler: the scheduler of the loop that will run it.
         functions: the user's functions by name, as they are now.

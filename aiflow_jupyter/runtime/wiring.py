@@ -59,7 +59,7 @@ def wire(
     """Build the guardians of a graph, connected, in the order of its nodes.
 
     Args:
-        spec: a graph that passed `graph.checks`.
+        spec: a graph that passed `graph.checks.checking`.
         operators: the known operators.
         common: what all nodes are bound with; each gets it under its own name.
         scheduler: the scheduler of the loop that will run them.

@@ -13,8 +13,8 @@ import pytest
 
 from aiflow_jupyter.errors import GraphError
 from aiflow_jupyter.graph.command import loaded
-from aiflow_jupyter.graph.document import read_json
-from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.graph.forms.document import read_json
+from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.operators import SIGNATURES
 
 COMMAND = Path(sys.executable).with_name("aiflow")

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 from aiflow_jupyter import cli, trace_command
 from aiflow_jupyter.events import Event, Finish
-from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.operators import SIGNATURES
-from aiflow_jupyter.runtime.trace import hash_of
+from aiflow_jupyter.runtime.replay.trace import hash_of
 
 COMMAND = Path(sys.executable).with_name("aiflow")
 GRAPH = """

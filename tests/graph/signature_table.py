@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import GenericAlias
 
 from aiflow_jupyter.events import DATA, TEXT
-from aiflow_jupyter.graph.language import read
+from aiflow_jupyter.graph.forms.language import read
 from aiflow_jupyter.graph.signatures import OperatorSignature, Parameter
 
 FUNCTION = Parameter("function", "function", required=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aiflow_jupyter.errors import GraphError
-from aiflow_jupyter.graph.checks import check, require
-from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.graph.checks.checking import check, require
+from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.operators import SIGNATURES
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from aiflow_jupyter.errors import GraphError, GraphProblem
 from aiflow_jupyter.graph.bounds import bounds
-from aiflow_jupyter.graph.checks import examine, require
+from aiflow_jupyter.graph.checks.checking import examine, require
 from aiflow_jupyter.graph.codes import CODES
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.graph.problems import MOST_PROBLEMS

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from aiflow_jupyter.events import Event
-from aiflow_jupyter.graph.arguments import check_nodes
-from aiflow_jupyter.graph.checks import examine
+from aiflow_jupyter.graph.checks.arguments import check_nodes
+from aiflow_jupyter.graph.checks.checking import examine
+from aiflow_jupyter.graph.checks.review import Review
+from aiflow_jupyter.graph.checks.types import Flows
 from aiflow_jupyter.graph.hints import words
-from aiflow_jupyter.graph.review import Review
-from aiflow_jupyter.graph.types import Flows
 from tests.graph.signature_table import TABLE, parsed
 
 OUT = '\nout = sink(var="x")\n'

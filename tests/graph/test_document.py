@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aiflow_jupyter.errors import GraphError
-from aiflow_jupyter.graph.document import read_json, schema
+from aiflow_jupyter.graph.forms.document import read_json, schema
+from aiflow_jupyter.graph.forms.strict import MOST_JSON
 from aiflow_jupyter.graph.parsed import pointer
 from aiflow_jupyter.graph.problems import MOST_PROBLEMS
 from aiflow_jupyter.graph.spec import MOST_EDGES, MOST_NODES, GraphSpec
-from aiflow_jupyter.graph.strict import MOST_JSON
 from tests.graph.graphs import specs
 
 WHOLE = {

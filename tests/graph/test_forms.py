@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 
 from aiflow_jupyter.errors import GraphError
 from aiflow_jupyter.graph.builder import Flow, call
-from aiflow_jupyter.graph.document import read_json
-from aiflow_jupyter.graph.language import read
-from aiflow_jupyter.graph.printing import WIDTH, as_json, as_text
-from aiflow_jupyter.graph.python import as_python
-from aiflow_jupyter.graph.source import read_python
+from aiflow_jupyter.graph.forms.document import read_json
+from aiflow_jupyter.graph.forms.language import read
+from aiflow_jupyter.graph.forms.printing import WIDTH, as_json, as_text
+from aiflow_jupyter.graph.forms.python import as_python
+from aiflow_jupyter.graph.forms.source import read_python
 from aiflow_jupyter.graph.spec import EdgeSpec, GraphSpec, NodeSpec
 from aiflow_jupyter.operators import SIGNATURES
 from tests.graph.graphs import Namespace, specs

@@ -13,8 +13,8 @@ import pytest
 
 import aiflow_jupyter.graph
 from aiflow_jupyter.events import CONTROL, DATA, Event, Finish
-from aiflow_jupyter.graph.checks import examine, require
-from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.graph.checks.checking import examine, require
+from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.notebook.hosting import Background
 from aiflow_jupyter.operators import OPERATORS, SIGNATURES

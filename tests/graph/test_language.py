@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from aiflow_jupyter.errors import CommandError, GraphError
 from aiflow_jupyter.graph.builder import Flow
-from aiflow_jupyter.graph.checks import check
-from aiflow_jupyter.graph.forms import load, printed
-from aiflow_jupyter.graph.language import MOST_TEXT, Parsed, parse
-from aiflow_jupyter.graph.language import read as parsed_as_far_as_it_can_be
+from aiflow_jupyter.graph.checks.checking import check
+from aiflow_jupyter.graph.forms.conversion import load, printed
+from aiflow_jupyter.graph.forms.language import MOST_TEXT, Parsed, parse
+from aiflow_jupyter.graph.forms.language import read as parsed_as_far_as_it_can_be
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.graph.problems import MOST_PROBLEMS
 from aiflow_jupyter.graph.spec import Feedback, GraphSpec, NodeSpec

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from aiflow_jupyter.errors import AiflowError
 from aiflow_jupyter.events import Event
-from aiflow_jupyter.graph.checks import examine
-from aiflow_jupyter.graph.language import read
+from aiflow_jupyter.graph.checks.checking import examine
+from aiflow_jupyter.graph.forms.language import read
 from aiflow_jupyter.operators import OPERATORS, SIGNATURES
 from aiflow_jupyter.runtime.run import Run
 from aiflow_jupyter.runtime.scheduler import Scheduler

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from aiflow_jupyter.graph.checks import examine
-from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.graph.checks.checking import examine
+from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.operators import SIGNATURES
 
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aiflow_jupyter.errors import GraphError
-from aiflow_jupyter.graph.checks import check
-from aiflow_jupyter.graph.forms import load
+from aiflow_jupyter.graph.checks.checking import check
+from aiflow_jupyter.graph.forms.conversion import load
 from aiflow_jupyter.graph.spec import Feedback
 from aiflow_jupyter.operators import SIGNATURES
 

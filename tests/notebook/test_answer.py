@@ -267,7 +267,7 @@ def test_a_blocked_loop_is_told_by_the_name_of_its_node_and_starts_nothing_later
 
     from aiflow_kernel import life
 
-    from aiflow_jupyter.graph.language import parse
+    from aiflow_jupyter.graph.forms.language import parse
     from aiflow_jupyter.operators import SIGNATURES
 
     inside, let_go = threading.Event(), threading.Event()
@@ -300,7 +300,7 @@ def test_a_host_that_is_used_again_while_it_stops_keeps_what_is_new(the_host, pr
 
 
 def test_code_on_the_loop_that_asks_is_told_that_it_can_t_wait(the_host):
-    from aiflow_jupyter.graph.language import parse
+    from aiflow_jupyter.graph.forms.language import parse
     from aiflow_jupyter.operators import SIGNATURES
 
     async def asks(text):
@@ -356,7 +356,7 @@ def test_an_interrupted_wait_stops_the_run_in_one_line(the_host, provider, monke
 
 
 def test_a_host_that_is_stopped_from_its_own_loop_stops_without_waiting_for_itself(the_host):
-    from aiflow_jupyter.graph.language import parse
+    from aiflow_jupyter.graph.forms.language import parse
     from aiflow_jupyter.operators import SIGNATURES
 
     async def stops(text):

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiflow_jupyter.graph import picture
-from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.graph.forms import picture
+from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.graph.spec import EdgeSpec, GraphSpec, NodeSpec
 from aiflow_jupyter.notebook import frames

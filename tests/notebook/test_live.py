@@ -9,7 +9,7 @@ import pytest
 from comm.base_comm import BaseComm
 
 from aiflow_jupyter.errors import ProviderError
-from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.notebook import live
 from aiflow_jupyter.notebook.frames import MIME, graph_of, ready
 from aiflow_jupyter.notebook.live import FlowView, bundle_of

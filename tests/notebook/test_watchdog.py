@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.notebook.live import message_of
 from aiflow_jupyter.operators import SIGNATURES
 

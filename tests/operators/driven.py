@@ -7,8 +7,8 @@ import asyncio
 import virtual
 
 from aiflow_jupyter.events import CONTROL, Event, Finish, ToolFragment, Usage
-from aiflow_jupyter.graph.checks import require
-from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.graph.checks.checking import require
+from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.operators import OPERATORS, SIGNATURES
 from aiflow_jupyter.runtime.behaviour import Binding

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import aiflow_jupyter as aiflow
-from aiflow_jupyter.graph.checks import require
-from aiflow_jupyter.graph.document import read_json
-from aiflow_jupyter.graph.language import parse
-from aiflow_jupyter.graph.printing import as_json, as_text
-from aiflow_jupyter.graph.python import as_python
+from aiflow_jupyter.graph.checks.checking import require
+from aiflow_jupyter.graph.forms.document import read_json
+from aiflow_jupyter.graph.forms.language import parse
+from aiflow_jupyter.graph.forms.printing import as_json, as_text
+from aiflow_jupyter.graph.forms.python import as_python
 from aiflow_jupyter.operators import SIGNATURES
 
 

@@ -10,8 +10,8 @@ from driven import Replies
 
 from aiflow_jupyter.errors import ConfigError, GraphError, RunCancelled, RunError
 from aiflow_jupyter.events import Event, Failure
-from aiflow_jupyter.graph.checks import require
-from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.graph.checks.checking import require
+from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.operators import OPERATORS, SIGNATURES
 from aiflow_jupyter.operators.delegate import MOST_DEPTH, depth_of
 from aiflow_jupyter.runtime.run import Run

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from aiflow_jupyter.errors import ConfigError, GraphError, RunError
 from aiflow_jupyter.events import Event, ToolFragment
-from aiflow_jupyter.graph.checks import examine, require
-from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.graph.checks.checking import examine, require
+from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.operators import SIGNATURES
 
 SECRET = "secret"

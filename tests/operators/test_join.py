@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from aiflow_jupyter.errors import ConfigError, RunError
 from aiflow_jupyter.events import Event
-from aiflow_jupyter.graph.checks import examine
-from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.graph.checks.checking import examine
+from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.operators import SIGNATURES
 
 

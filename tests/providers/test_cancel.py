@@ -17,7 +17,7 @@ from ollama_shim import OllamaShim
 from stage import on_this_machine
 
 from aiflow_jupyter.events import Event
-from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.operators import OPERATORS, SIGNATURES
 from aiflow_jupyter.providers.embedded import EmbeddedModel
 from aiflow_jupyter.providers.ollama import Ollama

@@ -8,8 +8,8 @@ import json
 from provider_replies import all_of, asked, provider, recorded
 
 from aiflow_jupyter.events import Finish
-from aiflow_jupyter.graph.checks import require
-from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.graph.checks.checking import require
+from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.operators import OPERATORS, SIGNATURES
 from aiflow_jupyter.providers.openai import OpenAICompatible
 from aiflow_jupyter.runtime.run import Run

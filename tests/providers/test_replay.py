@@ -24,13 +24,13 @@ import aiflow_jupyter
 from aiflow_jupyter.errors import CommandError, GraphError, ProviderError, RunError, StreamCut
 from aiflow_jupyter.events import Event, Finish
 from aiflow_jupyter.graph.builder import Flow
-from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.operators import SIGNATURES, generate, route, sink
 from aiflow_jupyter.providers.replay import Replay, replay, replayed
-from aiflow_jupyter.runtime.faults import Burst, Cut, Fail, Slow, Stall, disturbed, read_faults
-from aiflow_jupyter.runtime.recorder import Recorder
+from aiflow_jupyter.runtime.replay.faults import Burst, Cut, Fail, Slow, Stall, disturbed, read_faults
+from aiflow_jupyter.runtime.replay.recorder import Recorder
+from aiflow_jupyter.runtime.replay.trace import Broken, Trace, TraceError, read
 from aiflow_jupyter.runtime.source import Source
-from aiflow_jupyter.runtime.trace import Broken, Trace, TraceError, read
 
 HERE = Path(__file__).parent
 S = 1_000 * MS

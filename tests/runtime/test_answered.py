@@ -7,7 +7,7 @@ import asyncio
 import virtual
 
 from aiflow_jupyter.events import Event, Finish
-from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.operators import OPERATORS, SIGNATURES
 from aiflow_jupyter.runtime.answered import MOST_ANSWERS, Answered
 from aiflow_jupyter.runtime.metrics import Answer

@@ -9,8 +9,8 @@ import virtual
 from graphs import Boom, Seen, make_run
 
 from aiflow_jupyter.events import Event, Finish
-from aiflow_jupyter.graph.checks import require
-from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.graph.checks.checking import require
+from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.operators import OPERATORS, SIGNATURES
 from aiflow_jupyter.runtime.behaviour import Behaviour
 from aiflow_jupyter.runtime.endings import MOST_BROKEN, Endings, answering, close

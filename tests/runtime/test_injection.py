@@ -7,8 +7,8 @@ from graphs import spec_of
 
 from aiflow_jupyter.errors import CommandError
 from aiflow_jupyter.events import Retrieval, ToolCall, Usage
-from aiflow_jupyter.graph.checks import check
-from aiflow_jupyter.graph.types import PAYLOADS
+from aiflow_jupyter.graph.checks.checking import check
+from aiflow_jupyter.graph.checks.types import PAYLOADS
 from aiflow_jupyter.runtime.injection import kind_of
 
 

@@ -16,8 +16,8 @@ from graphs import Boom, Seen, burst, make_run, source
 
 from aiflow_jupyter.errors import RunCancelled, RunError
 from aiflow_jupyter.events import Event, Finish, ToolResult
-from aiflow_jupyter.graph.checks import check
-from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.graph.checks.checking import check
+from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.graph.spec import Feedback
 from aiflow_jupyter.operators import OPERATORS, SIGNATURES
 from aiflow_jupyter.runtime.behaviour import Behaviour

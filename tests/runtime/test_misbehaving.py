@@ -14,7 +14,7 @@ import pytest
 
 from aiflow_jupyter.errors import RunCancelled, RunError
 from aiflow_jupyter.graph.builder import Flow
-from aiflow_jupyter.graph.checks import require
+from aiflow_jupyter.graph.checks.checking import require
 from aiflow_jupyter.operators import OPERATORS, SIGNATURES, flat_map, sink
 from aiflow_jupyter.operators import map as map_
 from aiflow_jupyter.runtime.run import Run

@@ -8,7 +8,7 @@ import pytest
 
 from aiflow_jupyter.errors import ConfigError, GraphError, RunError
 from aiflow_jupyter.graph.builder import Flow
-from aiflow_jupyter.graph.checks import require
+from aiflow_jupyter.graph.checks.checking import require
 from aiflow_jupyter.operators import OPERATORS, SIGNATURES, flat_map, reduce, retrieve, route, sink
 from aiflow_jupyter.operators import map as map_
 from aiflow_jupyter.operators.schema import tools_of

@@ -41,8 +41,8 @@ from random_graphs import (
 from aiflow_jupyter.errors import AiflowError, RunCancelled, RunError
 from aiflow_jupyter.events import DATA, Event, Finish
 from aiflow_jupyter.graph.bounds import bounds
-from aiflow_jupyter.graph.checks import check
-from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.graph.checks.checking import check
+from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.graph.signatures import OperatorSignature
 from aiflow_jupyter.graph.spec import Feedback
 from aiflow_jupyter.operators import OPERATORS

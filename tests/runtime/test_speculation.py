@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from aiflow_jupyter.errors import RunError
 from aiflow_jupyter.events import Event, Finish, descends
-from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.graph.signatures import OperatorSignature
 from aiflow_jupyter.graph.spec import EdgeSpec, GraphSpec, NodeSpec

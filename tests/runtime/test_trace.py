@@ -20,12 +20,12 @@ from traces import META, MS, Scripted, request
 
 from aiflow_jupyter.errors import ProviderError, StreamCut
 from aiflow_jupyter.events import Event, Finish, ToolFragment, Usage
-from aiflow_jupyter.graph.language import parse
+from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.operators import OPERATORS, SIGNATURES
-from aiflow_jupyter.runtime.recorder import Recorder
+from aiflow_jupyter.runtime.replay.recorder import Recorder
+from aiflow_jupyter.runtime.replay.trace import MOST_LINE, TraceError, hash_of, load, read
 from aiflow_jupyter.runtime.run import Run
 from aiflow_jupyter.runtime.scheduler import Scheduler
-from aiflow_jupyter.runtime.trace import MOST_LINE, TraceError, hash_of, load, read
 
 SPEC = parse('ask = generate(tier="local")\nout = sink(var="out")\nask -> out', "flow", SIGNATURES).spec
 KEY = "sk-hidden-0123456789"
@@ -217,7 +217,7 @@ import asyncio, os, signal, sys
 sys.path.insert(0, sys.argv[2])
 from traces import Scripted, META, request
 from aiflow_jupyter.events import Event
-from aiflow_jupyter.runtime.recorder import Recorder
+from aiflow_jupyter.runtime.replay.recorder import Recorder
 
 async def main():
     recorder = Recorder(Scripted(*(Event("token", str(n), meta=META) for n in range(50))), sys.argv[1])

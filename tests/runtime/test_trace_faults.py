@@ -10,9 +10,9 @@ import pytest
 
 import aiflow_jupyter
 from aiflow_jupyter import Burst, Cut, Fail, Slow, Stall
-from aiflow_jupyter.runtime.faults import read_faults
-from aiflow_jupyter.runtime.recorder import require_new
-from aiflow_jupyter.runtime.trace import TraceError
+from aiflow_jupyter.runtime.replay.faults import read_faults
+from aiflow_jupyter.runtime.replay.recorder import require_new
+from aiflow_jupyter.runtime.replay.trace import TraceError
 
 README = Path(__file__).parents[2] / "README.md"
 FAULTS = {kind.__name__: kind for kind in (Burst, Cut, Fail, Slow, Stall)}

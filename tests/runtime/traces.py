@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from aiflow_jupyter.events import Event, Finish, Usage
+from aiflow_jupyter.runtime.replay.trace import Exchange, Recorded, Trace, hash_of
 from aiflow_jupyter.runtime.source import Request
-from aiflow_jupyter.runtime.trace import Exchange, Recorded, Trace, hash_of
 
 MS = 1_000_000
 META = {"phase": "answer", "tier": "local", "model": "m", "provider": "p"}

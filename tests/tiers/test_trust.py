@@ -30,9 +30,7 @@ def run(*words, answer=None):
 
 
 def test_a_file_that_nobody_trusts_points_nowhere(project):
-    with pytest.raises(
-        ConfigError, match=r"tiers\.cloud\.url, tiers\.cloud\.key_env may not stand"
-    ):
+    with pytest.raises(ConfigError, match=r"tiers\.cloud\.url, tiers\.cloud\.key_env may not stand"):
         config.load()
 
 

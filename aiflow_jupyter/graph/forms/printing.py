@@ -1,4 +1,4 @@
-"""A spec, printed: as cell text and as JSON (`graph.python` prints Python). Each is read back as the same spec.
+"""A spec, printed: as cell text and as JSON (`graph.forms.python` prints Python). Each is read back as the same spec.
 
 What is at its default is left out, and what can be said shorter is: edges that follow one another share a line.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby, zip_longest
 from typing import Any, Final
 
-from aiflow_jupyter.graph.literals import is_bare, quoted
+from aiflow_jupyter.graph.forms.literals import is_bare, quoted
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.graph.signatures import OperatorSignature, Parameter, Signatures
 from aiflow_jupyter.graph.spec import EdgeSpec, Feedback, GraphSpec, NodeSpec

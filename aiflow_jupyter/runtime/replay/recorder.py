@@ -21,8 +21,8 @@ from typing import IO, Any, Final
 from aiflow_jupyter.errors import AiflowError, encodable
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph.spec import GraphSpec
+from aiflow_jupyter.runtime.replay.trace import MOST_BYTES, MOST_LINE, RECORDED, VERSION, TraceError, hash_of
 from aiflow_jupyter.runtime.source import Request, Source
-from aiflow_jupyter.runtime.trace import MOST_BYTES, MOST_LINE, RECORDED, VERSION, TraceError, hash_of
 
 _BY: Final = ("tier", "model", "provider")
 _ROOM: Final = 200

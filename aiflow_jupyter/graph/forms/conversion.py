@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 
 from aiflow_jupyter.errors import CommandError, GraphError
-from aiflow_jupyter.graph import picture
-from aiflow_jupyter.graph.document import read_json
-from aiflow_jupyter.graph.language import excess, read
+from aiflow_jupyter.graph.forms import picture
+from aiflow_jupyter.graph.forms.document import read_json
+from aiflow_jupyter.graph.forms.language import excess, read
+from aiflow_jupyter.graph.forms.printing import as_json, as_text
+from aiflow_jupyter.graph.forms.python import as_python, dangling
+from aiflow_jupyter.graph.forms.source import read_python
+from aiflow_jupyter.graph.forms.strict import MOST_JSON
 from aiflow_jupyter.graph.parsed import Parsed
-from aiflow_jupyter.graph.printing import as_json, as_text
 from aiflow_jupyter.graph.problems import BYTE_ORDER_MARK
-from aiflow_jupyter.graph.python import as_python, dangling
 from aiflow_jupyter.graph.signatures import Signatures
-from aiflow_jupyter.graph.source import read_python
-from aiflow_jupyter.graph.strict import MOST_JSON
 
 _PYTHON = re.compile(r"\ufeff?(?:\s|#[^\n]*\n)*(?:from\s+[\w.]+\s+import\b|import\s+\w|\"\"\")")
 """How a source of Python begins, and no text of a cell does."""

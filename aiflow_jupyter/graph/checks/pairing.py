@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from aiflow_jupyter.graph.review import Review
+from aiflow_jupyter.graph.checks.review import Review
 
 MOST_ORIGINS: Final = 16
 """More than so many at one node are taken as any."""

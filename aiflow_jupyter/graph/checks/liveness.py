@@ -20,8 +20,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from aiflow_jupyter.graph.bounds import held, owned, skews_of
+from aiflow_jupyter.graph.checks.review import Review
 from aiflow_jupyter.graph.problems import counted
-from aiflow_jupyter.graph.review import Review
 from aiflow_jupyter.graph.shape import Weights
 
 

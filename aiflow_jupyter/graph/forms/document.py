@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from aiflow_jupyter.errors import GraphError, GraphProblem
 from aiflow_jupyter.events import DataKind
+from aiflow_jupyter.graph.forms.strict import Fault, Object, load
 from aiflow_jupyter.graph.names import checked_name
 from aiflow_jupyter.graph.parsed import Parsed, Step, pointer
 from aiflow_jupyter.graph.policy import Policy
@@ -34,7 +35,6 @@ from aiflow_jupyter.graph.problems import (
     shown,
 )
 from aiflow_jupyter.graph.spec import MOST_EDGES, MOST_NODES, Feedback, GraphSpec
-from aiflow_jupyter.graph.strict import Fault, Object, load
 
 MOST_ITEMS: Final = 10_000
 """Arguments of one node, or items of one of them."""

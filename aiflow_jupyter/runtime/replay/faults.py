@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from aiflow_jupyter.graph.policy import MOST_SECONDS
 from aiflow_jupyter.graph.problems import expected, nearest, shown
-from aiflow_jupyter.runtime.trace import Broken, Exchange, Trace, TraceError
+from aiflow_jupyter.runtime.replay.trace import Broken, Exchange, Trace, TraceError
 
 MOST_FAULTS: Final = 10_000
 MOST_SCRIPT: Final = 1_000_000

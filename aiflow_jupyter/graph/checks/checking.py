@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiflow_jupyter.errors import GraphError, GraphProblem
-from aiflow_jupyter.graph.arguments import check_nodes
-from aiflow_jupyter.graph.liveness import check_liveness
-from aiflow_jupyter.graph.pairing import check_pairing
+from aiflow_jupyter.graph.checks.arguments import check_nodes
+from aiflow_jupyter.graph.checks.liveness import check_liveness
+from aiflow_jupyter.graph.checks.pairing import check_pairing
+from aiflow_jupyter.graph.checks.policies import check_policies
+from aiflow_jupyter.graph.checks.review import Review
+from aiflow_jupyter.graph.checks.structure import check_ports, check_structure
+from aiflow_jupyter.graph.checks.types import Flows, check_types
 from aiflow_jupyter.graph.parsed import Parsed
-from aiflow_jupyter.graph.policies import check_policies
 from aiflow_jupyter.graph.problems import NO_NODE
-from aiflow_jupyter.graph.review import Review
 from aiflow_jupyter.graph.signatures import Signatures
 from aiflow_jupyter.graph.spec import GraphSpec
-from aiflow_jupyter.graph.structure import check_ports, check_structure
-from aiflow_jupyter.graph.types import Flows, check_types
 
 Functions = Mapping[str, Callable[..., Any]]
 

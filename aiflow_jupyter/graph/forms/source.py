@@ -1,4 +1,4 @@
-"""The Python form, read: what `graph.python` prints is a graph again, by its syntax tree; no line of it is run.
+"""The Python form, read: what `graph.forms.python` prints is a graph again, by its syntax tree; no line of it is run.
 
 Read are the statements that are printed: `flow = Flow(...)`, `ask = flow.add("ask", generate(...), queue=16)`,
 `ask >> lane["answer"] >> out`, `check.feedback(ask, limit=4)` and `ask.inject(str)`, with literals and names in them.
@@ -16,13 +16,13 @@ from itertools import islice, pairwise
 from typing import Any, Final
 
 from aiflow_jupyter.errors import GraphError, GraphProblem
-from aiflow_jupyter.graph.document import graph_problems
-from aiflow_jupyter.graph.language import excess
+from aiflow_jupyter.graph.forms.document import graph_problems
+from aiflow_jupyter.graph.forms.language import excess
+from aiflow_jupyter.graph.forms.printing import names_something
+from aiflow_jupyter.graph.forms.slips import deeper
 from aiflow_jupyter.graph.parsed import Parsed, Step
-from aiflow_jupyter.graph.printing import names_something
 from aiflow_jupyter.graph.problems import BYTE_ORDER_MARK, MOST_PROBLEMS, Place, caret, nearest, shown
 from aiflow_jupyter.graph.signatures import Parameter, Signatures
-from aiflow_jupyter.graph.slips import deeper
 from aiflow_jupyter.graph.spec import MOST_EDGES, MOST_INTEGER, GraphSpec
 
 MOST_DEPTH: Final = 16

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from aiflow_jupyter.graph.forms.slips import CLOSING, NAME, PIECE, meant, unclosed
 from aiflow_jupyter.graph.problems import Place, shown
-from aiflow_jupyter.graph.slips import CLOSING, NAME, PIECE, meant, unclosed
 
 if TYPE_CHECKING:
     from lark import Lark, Tree

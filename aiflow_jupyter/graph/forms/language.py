@@ -27,8 +27,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from aiflow_jupyter.errors import GraphError, GraphProblem
-from aiflow_jupyter.graph import literals
-from aiflow_jupyter.graph.grammar import SyntaxProblem, statements, tree
+from aiflow_jupyter.graph.forms import literals
+from aiflow_jupyter.graph.forms.grammar import SyntaxProblem, statements, tree
+from aiflow_jupyter.graph.forms.slips import CURLED, NAME
 from aiflow_jupyter.graph.names import MOST_NAME, checked_name
 from aiflow_jupyter.graph.parsed import Parsed, Step
 from aiflow_jupyter.graph.policy import Policy
@@ -46,7 +47,6 @@ from aiflow_jupyter.graph.problems import (
     shown,
 )
 from aiflow_jupyter.graph.signatures import Signatures
-from aiflow_jupyter.graph.slips import CURLED, NAME
 from aiflow_jupyter.graph.spec import MOST_EDGES, MOST_NODES, EdgeSpec, Feedback, GraphSpec, NodeSpec
 
 __all__ = ["MOST_TEXT", "Parsed", "parse", "read"]

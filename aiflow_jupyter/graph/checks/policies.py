@@ -8,15 +8,15 @@ from typing import Any
 
 from aiflow_jupyter.errors import FAMILY
 from aiflow_jupyter.events import TEXT
+from aiflow_jupyter.graph.checks.pairing import Lineages
+from aiflow_jupyter.graph.checks.review import CALLED, Review
+from aiflow_jupyter.graph.checks.types import Flows
 from aiflow_jupyter.graph.hints import takes_two
-from aiflow_jupyter.graph.pairing import Lineages
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.graph.problems import indefinite
-from aiflow_jupyter.graph.review import CALLED, Review
 from aiflow_jupyter.graph.shape import Shape
 from aiflow_jupyter.graph.signatures import Parameter
 from aiflow_jupyter.graph.spec import EdgeSpec
-from aiflow_jupyter.graph.types import Flows
 
 
 def check_policies(review: Review, flows: Flows) -> None:

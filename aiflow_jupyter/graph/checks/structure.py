@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from aiflow_jupyter.events import DATA
+from aiflow_jupyter.graph.checks.review import Path, Review
+from aiflow_jupyter.graph.checks.types import Flows
 from aiflow_jupyter.graph.problems import NO_NODE
-from aiflow_jupyter.graph.review import Path, Review
 from aiflow_jupyter.graph.signatures import VERDICT, OperatorSignature
 from aiflow_jupyter.graph.spec import EdgeSpec
-from aiflow_jupyter.graph.types import Flows
 
 
 def check_structure(review: Review) -> None:

@@ -517,7 +517,7 @@ def _header(number: int, content: Mapping[str, Any]) -> Header:
 def _spec(number: int, header: Header) -> GraphSpec | None:
     if header.spec is None:
         return None
-    from aiflow_jupyter.graph.document import read_json  # noqa: PLC0415 - most traces have none
+    from aiflow_jupyter.graph.forms.document import read_json  # noqa: PLC0415 - most traces have none
 
     try:
         return read_json(json.dumps(header.spec)).spec

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aiflow_jupyter.errors import GraphError, GraphProblem
-from aiflow_jupyter.graph.literals import is_bare, quoted
-from aiflow_jupyter.graph.printing import feedback_settings, lines, names_something, policy_settings, positional
+from aiflow_jupyter.graph.forms.literals import is_bare, quoted
+from aiflow_jupyter.graph.forms.printing import feedback_settings, lines, names_something, policy_settings, positional
 from aiflow_jupyter.graph.problems import NO_NODE, nearest
 from aiflow_jupyter.graph.signatures import Parameter, Signatures
 from aiflow_jupyter.graph.spec import GraphSpec, NodeSpec

@@ -8,9 +8,9 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
+from aiflow_jupyter.graph.checks.review import Path, Review
 from aiflow_jupyter.graph.hints import FunctionType
 from aiflow_jupyter.graph.problems import alike, counted, indefinite, shown
-from aiflow_jupyter.graph.review import Path, Review
 from aiflow_jupyter.graph.signatures import OperatorSignature, Parameter
 from aiflow_jupyter.graph.spec import NodeSpec
 

@@ -20,9 +20,9 @@ from aiflow_jupyter.graph.policy import MOST_SECONDS
 from aiflow_jupyter.graph.problems import nearest
 from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
-from aiflow_jupyter.runtime.clock import VirtualLoop
-from aiflow_jupyter.runtime.faults import Fail, Fault, Slow, of_kind
-from aiflow_jupyter.runtime.trace import TraceError
+from aiflow_jupyter.runtime.replay.clock import VirtualLoop
+from aiflow_jupyter.runtime.replay.faults import Fail, Fault, Slow, of_kind
+from aiflow_jupyter.runtime.replay.trace import TraceError
 
 
 class Service:

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from aiflow_jupyter.events import DATA, TEXT, Event, Failure, Retrieval, ToolCall, ToolFragment, ToolResult, Usage
+from aiflow_jupyter.graph.checks.review import Path, Review
 from aiflow_jupyter.graph.hints import ANYTHING, MOST_ALTERNATIVES, Alternatives, FunctionType, fits, has, words
-from aiflow_jupyter.graph.review import Path, Review
 from aiflow_jupyter.graph.signatures import OperatorSignature
 
 PAYLOADS: Final[Mapping[str, type]] = MappingProxyType(
