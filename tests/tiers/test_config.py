@@ -141,7 +141,7 @@ def test_a_factory_is_a_module_and_a_name(files, line, said):
     [
         ("", "AttributeError"),
         ("def workers(): raise OSError('no scheduler')", "OSError: no scheduler"),
-        ("def workers(): return 7", "makes a int, not a concurrent.futures.Executor"),
+        ("def workers(): return 7", "makes an int, not a concurrent.futures.Executor"),
     ],
 )
 def test_a_factory_that_makes_no_executor_is_one_message(tmp_path, monkeypatch, body, said):
