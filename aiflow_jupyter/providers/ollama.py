@@ -61,7 +61,8 @@ class Ollama:
     Args:
         url: where it listens.
         model: the model to ask for where a request names none.
-        window: tokens of context to load the model with; None for Ollama's own default.
+        window: tokens of context to load a model with; None for Ollama's own default.
+        windows: the same of those models, by their names, that have one of their own.
         keep_alive: how long the model stays loaded after an answer (`"10m"`, seconds, -1 for always).
         name: what events and messages call this provider.
         transport: stands in for the network (tests).
@@ -79,6 +80,7 @@ class Ollama:
         model: str,
         *,
         window: int | None = None,
+        windows: Mapping[str, int] | None = None,
         keep_alive: str | float | None = None,
         name: str = "ollama",
         transport: httpx.AsyncBaseTransport | None = None,
@@ -92,6 +94,7 @@ class Ollama:
         self.name = name
         self.model = model
         self.window = window
+        self._windows = dict(windows or {})
         self._url = url
         self._host = parts.hostname
         self._shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
@@ -144,7 +147,7 @@ class Ollama:
                     tools=list(request.tools) or None,
                     stream=True,
                     think=request.think,
-                    options=self._options(request),
+                    options=self._options(request, model),
                     keep_alive=self._keep_alive,
                 )
                 async with aclosing(answer) as pieces:
@@ -251,9 +254,9 @@ class Ollama:
         assert isinstance(body, httpx.AsyncByteStream)
         response.stream = WholeLines(body, self.name, model) if response.is_success else Beginning(body)
 
-    def _options(self, request: Request) -> dict[str, Any]:
+    def _options(self, request: Request, model: str) -> dict[str, Any]:
         given = {
-            "num_ctx": self.window,
+            "num_ctx": self._windows.get(model, self.window),
             "temperature": request.temperature,
             "num_predict": request.max_tokens,
             "seed": request.seed,

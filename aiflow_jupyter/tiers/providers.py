@@ -285,6 +285,7 @@ def _local(settings: Local) -> Provider:
             url,
             settings.model,
             window=window("ollama", settings),
+            windows={name: other.window for name, other in settings.models.items() if other.window is not None},
             keep_alive=settings.keep_alive,
             read_timeout=max(settings.first_token_s, settings.silence_s),
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from functools import partial
 
 import httpx
 import pytest
@@ -13,6 +15,8 @@ from aiflow_jupyter.errors import ConfigError, ProviderError, StreamCut
 from aiflow_jupyter.events import ToolFragment
 from aiflow_jupyter.providers.ollama import DEFAULT_URL, Ollama, default_url
 from aiflow_jupyter.runtime.source import Message, Request
+from aiflow_jupyter.tiers.providers import configured
+from aiflow_jupyter.tiers.sections import Config, Local, Other, Tiers
 
 ASK = Request((Message(role="user", content="Hi"),), tier="local")
 
@@ -129,6 +133,17 @@ async def test_what_is_asked_carries_the_window_and_the_options():
     assert asked["messages"][1]["tool_calls"][0]["function"] == {"name": "add", "arguments": {"a": 1}}
     assert asked["messages"][2]["tool_name"] == "add"
     assert asked["tools"][0]["function"]["name"] == "add"
+
+
+@pytest.mark.parametrize("model", ["small", "big", "unheard-of"])
+async def test_each_model_of_the_local_tier_is_loaded_with_the_window_that_the_router_counts_with(monkeypatch, model):
+    server = Server(wire(WHOLE))
+    monkeypatch.setattr("aiflow_jupyter.providers.ollama.Ollama", partial(Ollama, transport=server))
+    local = Local(provider="ollama", model="small", window=4_096, models={"big": Other(window=32_768)})
+    tier = configured(Config(tiers=Tiers(local=local)))["local"]
+    async for _ in tier.provider.stream(replace(ASK, model=model)):
+        pass
+    assert server.asked[0]["options"]["num_ctx"] == tier.serving(model).window
 
 
 async def test_calls_are_whole_fragments_and_finish_as_such():
