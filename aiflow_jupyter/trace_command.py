@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 
 from aiflow_jupyter.errors import CommandError, plain
+from aiflow_jupyter.runtime.source import FLOORS, TIERS
 
 if TYPE_CHECKING:
     from aiflow_jupyter.graph.spec import GraphSpec
@@ -43,10 +44,10 @@ class WithRouter(Protocol):
 
 
 _QUESTION = (
-    click.option("--tier", type=click.Choice(["auto", "local", "hpc", "cloud"]), default="auto", help="Who answers."),
+    click.option("--tier", type=click.Choice(TIERS), default="auto", help="Who answers."),
     click.option(
         "--stay",
-        type=click.Choice(["local", "institution", "anywhere"]),
+        type=click.Choice(FLOORS),
         default="anywhere",
         help="How far the text may go; nothing overrides it.",
     ),

@@ -15,7 +15,6 @@ from typing import Final
 from aiflow_jupyter.errors import CommandError
 from aiflow_jupyter.notebook.options import (
     CELL_COMMANDS,
-    TIERS,
     Parser,
     asks_for_help,
     cell_parser,
@@ -23,6 +22,7 @@ from aiflow_jupyter.notebook.options import (
     parse_cell_line,
     split,
 )
+from aiflow_jupyter.runtime.source import TIERS
 
 FORMS: Final = ("text", "json", "python", "svg")
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {

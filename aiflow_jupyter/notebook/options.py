@@ -17,9 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from aiflow_jupyter.errors import CommandError
+from aiflow_jupyter.runtime.source import FLOORS, TIERS
 
-TIERS = ("auto", "local", "hpc", "cloud")
-FLOORS = ("local", "institution", "anywhere")
 CELL_COMMANDS = {
     "ask": "ask a model what stands in the lines below",
     "graph": "define a graph, a node or an edge in each of the lines below",

@@ -47,13 +47,10 @@ from aiflow_jupyter.operators.retrieve import Passages
 from aiflow_jupyter.operators.schema import tools_of
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
 from aiflow_jupyter.runtime.metrics import Answer
-from aiflow_jupyter.runtime.source import Message, Request, Source
+from aiflow_jupyter.runtime.source import FLOORS, TIERS, Message, Request, Source
 
 MOST_HELD: Final = 256
 """Answers that wait for results of their calls, and such results, unless the policy's `hold` says otherwise."""
-
-TIERS = ("auto", "local", "hpc", "cloud")
-FLOORS = ("local", "institution", "anywhere")
 
 SIGNATURE = OperatorSignature(
     name="generate",

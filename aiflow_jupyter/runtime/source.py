@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NotRequired, Protocol, TypedDict, runtime_checkable
+from typing import Any, Final, Literal, NotRequired, Protocol, TypedDict, runtime_checkable
 
 from aiflow_jupyter.events import Event
+
+TIERS: Final = ("auto", "local", "hpc", "cloud")
+"""What `Request.tier` may be; the first leaves the choice to the router."""
+FLOORS: Final = ("local", "institution", "anywhere")
+"""What `Request.stay` may be, the strictest first."""
 
 
 class Message(TypedDict):

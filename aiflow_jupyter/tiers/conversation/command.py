@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from aiflow_jupyter.errors import CommandError, plain
+from aiflow_jupyter.runtime.source import TIERS
 
 WithRouter = Callable[[Callable[[Any], Coroutine[Any, Any, Any]]], Any]
 
@@ -18,7 +19,7 @@ def command(with_router: WithRouter) -> click.Command:
 
     @click.command()
     @click.argument("words", metavar="[NAME]", nargs=-1)
-    @click.option("--view", "tier", type=click.Choice(["local", "hpc", "cloud"]), help="As this tier is sent it.")
+    @click.option("--view", "tier", type=click.Choice(TIERS[1:]), help="As this tier is sent it.")
     @click.option("--diff", is_flag=True, help="What folding takes away and puts in its place; with --view.")
     def conversation(words: tuple[str, ...], tier: str | None, *, diff: bool) -> None:
         """All conversations that are kept, or one in full.
