@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -54,13 +55,22 @@ class Routing:
     restart: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a conversation stays with: a tier and the model that was named there, None for the tier's own."""
+
+    tier: TierName
+    model: str | None
+    label: Label | None
+
+
 @dataclass(slots=True)
 class Choice:
     """A request on its way through the candidates, with the tiers and settings of when it began.
 
     Attributes:
         left: the candidates that were not tried yet.
-        model: the model that its conversation stays with, None for the tier's own.
+        kept: what its conversation stays with, None where it does not.
         rested: whether a candidate was passed over because it rests.
         judged_within: how far a judge that asks a model may go, beside the floor.
     """
@@ -70,7 +80,7 @@ class Choice:
     settings: Routing
     decision: Decision
     left: list[Candidate] = field(default_factory=list)
-    model: str | None = None
+    kept: Kept | None = None
     rested: bool = False
     judged_within: Floor = "anywhere"
 
@@ -98,15 +108,21 @@ class Choice:
         """Whether it is the tier that was asked for."""
         return name == self.request.tier
 
+    def model(self, name: TierName) -> str | None:
+        """The model that a tier is asked for: the one named, else the one that the conversation stays with there."""
+        staying = self.kept.model if self.kept is not None and self.kept.tier == name else None
+        return self.request.model or staying
+
     def serving(self, name: TierName) -> Tier | None:
-        """A tier as it would be asked, with the model that the request names or its conversation stays with."""
+        """A tier as it would be asked."""
         tier = self.tiers.get(name)
-        return tier.serving(self.request.model or self.model) if tier is not None else None
+        return tier.serving(self.model(name)) if tier is not None else None
 
     def costs(self, name: TierName) -> float:
-        """What its tokens cost, read and written, to be compared with another tier's."""
+        """What its tokens cost, to be compared with another tier's; where nobody says it, the cloud is the dearest."""
         tier = self.serving(name)
-        return tier.price.input + tier.price.output if tier is not None else 0.0
+        price = tier.price.input + tier.price.output if tier is not None else 0.0
+        return math.inf if not price and PLACES[name] == "anywhere" else price
 
     def unfit(self, name: TierName) -> str:
         """Why a tier is out of the question whatever its state, empty if it is not. The floor comes first."""
@@ -120,15 +136,6 @@ class Choice:
         needs = [need for need, wanted in (("images", images(request.messages)), ("tools", request.tools)) if wanted]
         lacking = [need for need in needs if need not in tier.takes]
         return f"takes no {' and no '.join(lacking)}" if lacking else ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """What a conversation stays with."""
-
-    tier: TierName
-    model: str | None
-    label: Label | None
 
 
 class Chooser:
@@ -148,7 +155,7 @@ class Chooser:
         self._clock = clock
         self._aside = aside
         self._recall = recall
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: OrderedDict[str, Kept] = OrderedDict()
 
     async def choose(self, choice: Choice) -> None:
         """Put the candidates in order, and refuse those that are out of the question.
@@ -182,7 +189,7 @@ class Chooser:
         label = decision.label
         if before is not None and (before.tier == tier or label is None):
             label = max(label, before.label, key=_rank)
-        self._kept[name] = _Kept(tier, model, label)
+        self._kept[name] = Kept(tier, model, label)
         if len(self._kept) > _CONVERSATIONS:
             self._kept.popitem(last=False)
 
@@ -202,12 +209,12 @@ class Chooser:
         own = next((name for name in chain if name in allowed), kept.tier)
         if choice.costs(own) < choice.costs(kept.tier):
             return chain
-        choice.model = kept.model
+        choice.kept = kept
         if own != kept.tier:
             decision.kept = request.conversation
         return (kept.tier, *(name for name in chain if name != kept.tier))
 
-    async def _keeps(self, choice: Choice) -> _Kept | None:
+    async def _keeps(self, choice: Choice) -> Kept | None:
         """What the conversation stays with."""
         name = choice.request.conversation
         if not name or not any(message["role"] == "assistant" for message in choice.request.messages):
@@ -220,7 +227,7 @@ class Chooser:
             return None
         first = {choice.settings.chains[label][0]: label for label in reversed(LABELS)}
         tier = next((each for each in NAMES if each == before), None)
-        return _Kept(tier, None, first.get(tier, _UNJUDGED)) if tier is not None else None
+        return Kept(tier, None, first.get(tier, _UNJUDGED)) if tier is not None else None
 
     async def _judged(self, choice: Choice) -> None:
         """Have the request judged; a judge that fails says MEDIUM, as no answer shall be lost for it."""

@@ -261,6 +261,7 @@ class Router:
             passage = self.health.enter(tier.name, early=early, anyway=choice.named(tier.name))
             if passage is None:
                 candidate.refuse(f"{self.health.status(tier.name)}; another request tries it")
+                choice.rested = True
                 return None
             try:
                 booking = await self._books.intend(_intent(choice, candidate))
@@ -279,7 +280,7 @@ class Router:
             messages=fitted.messages,
             tier=tier.name,
             stay=choice.floor,
-            model=request.model or choice.model,
+            model=choice.model(tier.name),
             # The worst case holds only if the server is told of it.
             max_tokens=candidate.output if candidate.most and not _asked(request) else request.max_tokens,
             decided=None,

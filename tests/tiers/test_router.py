@@ -16,6 +16,7 @@ from routing_stage import GOING_ON, HI, IMAGE, PRICED, USAGE, Actor, Book, actor
 
 from aiflow_jupyter.errors import ConfigError, ProviderError, StreamCut
 from aiflow_jupyter.events import Event, Finish, Usage
+from aiflow_jupyter.providers.openai import OpenAICompatible
 from aiflow_jupyter.runtime.source import Request
 from aiflow_jupyter.tiers.choosing import Routing
 from aiflow_jupyter.tiers.database import Database
@@ -23,10 +24,10 @@ from aiflow_jupyter.tiers.ledger import Budgets, SqliteLedger
 from aiflow_jupyter.tiers.router import Router
 from aiflow_jupyter.tiers.terms import NAMES, PLACES, REACH, Described, Fitted, OverBudgetError, Price
 
-DOWN = ProviderError("nothing answers", code="AF701")
-BUSY = ProviderError("too many requests", code="AF705")
-FAILED = ProviderError("HTTP 500", code="AF707")
-REFUSED = ProviderError("too long", code="AF706")
+DOWN = ProviderError("nothing answers", code="AF701", unread=True)
+BUSY = ProviderError("too many requests", code="AF705", unread=True)
+FAILED = ProviderError("HTTP 500", code="AF707", unread=True)
+REFUSED = ProviderError("too long", code="AF706", unread=True, of_request=True)
 CUT = StreamCut("the connection was lost")
 
 
@@ -181,11 +182,17 @@ async def test_the_fitter_is_told_of_the_floor_and_what_it_folds_is_sent():
 
 
 async def test_a_conversation_stays_where_it_is_unless_the_label_rises():
-    labels = iter(["MEDIUM", "LOW", "HIGH", "LOW"])
-    of = actors()
-    source = router(of, label=lambda _: next(labels))
+    labels = iter(["LOW", "LOW", "MEDIUM", "LOW"])
+    source = router(actors(), label=lambda _: next(labels))
     chosen = [(await answer(source, GOING_ON, conversation="thesis")).decision.chosen for _ in range(4)]
-    assert chosen == ["hpc", "hpc", "cloud", "cloud"]
+    assert chosen == ["local", "local", "hpc", "hpc"]
+
+
+async def test_a_conversation_does_not_stay_elsewhere_where_nobody_says_that_it_is_free():
+    labels = iter(["HIGH", "HIGH", "LOW"])
+    source = router(actors(), label=lambda _: next(labels))
+    chosen = [(await answer(source, GOING_ON, conversation="thesis")).decision.chosen for _ in range(3)]
+    assert chosen == ["cloud", "cloud", "local"]
 
 
 async def test_a_conversation_does_not_stay_where_it_costs_more_than_its_label_s_own_tier():
@@ -212,7 +219,8 @@ async def test_a_first_turn_that_is_asked_again_stays_nowhere():
 @pytest.mark.parametrize(
     ("before", "label", "chosen"),
     [
-        ("cloud", "LOW", "cloud"),
+        ("cloud", "LOW", "local"),
+        ("cloud", "HIGH", "cloud"),
         ("hpc", "LOW", "hpc"),
         ("hpc", "HIGH", "cloud"),
         ("local", "MEDIUM", "hpc"),
@@ -256,6 +264,36 @@ async def test_a_tier_that_stood_in_keeps_no_conversation():
     source = router(of)
     chosen = [(await answer(source, GOING_ON, conversation="thesis")).decision.chosen for _ in range(3)]
     assert chosen == ["local", "hpc", "local"]
+
+
+def test_a_tier_that_stands_in_for_one_that_rests_or_is_on_trial_keeps_no_conversation():
+    async def story(loop):
+        source = router(actors(), label="MEDIUM", loop=loop)
+
+        async def chosen():
+            return (await answer(source, GOING_ON, conversation="thesis")).decision.chosen
+
+        before = await chosen()
+        for _ in range(3):
+            source.health.enter("hpc").failed("down")
+        resting = await chosen()
+        await asyncio.sleep(31)
+        trial = source.health.enter("hpc")
+        beside = await chosen()
+        trial.began(0.1)
+        trial.ended()
+        assert (before, resting, beside, await chosen()) == ("hpc", "local", "local", "hpc")
+
+    virtual.run(story)
+
+
+async def test_the_model_that_a_conversation_stays_with_is_its_tiers_alone():
+    of = actors(hpc=[["a"], [DOWN]])
+    source = router(of, label="MEDIUM")
+    await answer(source, GOING_ON, conversation="thesis", model="qwen-72b")
+    got = await answer(source, GOING_ON, conversation="thesis")
+    assert [each.requests[-1].model for each in (of["hpc"], of["local"])] == ["qwen-72b", None]
+    assert (got.decision.chosen, got.decision.model) == ("local", "local-model")
 
 
 async def test_conversations_do_not_hold_each_other():
@@ -602,14 +640,14 @@ async def test_only_what_never_got_through_is_released(script, how):
     assert book.how == [("local", how)]
 
 
-@pytest.mark.parametrize(
-    ("cause", "how"),
-    [(httpx.ConnectError("refused"), "released"), (httpx.ReadError("reset"), "settled")],
-)
-async def test_a_request_that_its_server_may_have_read_is_not_released(cause, how):
-    broken, book = ProviderError("nothing answers", code="AF701"), Book()
-    broken.__cause__ = cause
-    await answer(router(actors(cloud=[[broken]]), fields=PRICED, book=book), tier="cloud")
+@pytest.mark.parametrize(("media", "how"), [("text/html", "released"), ("application/json", "settled")])
+async def test_the_page_of_a_portal_is_paid_with_nothing_and_an_answer_in_one_piece_is(media, how):
+    def reply(_):
+        return httpx.Response(200, headers={"content-type": media}, text="...")
+
+    cloud = OpenAICompatible("https://api.example/v1", model="m", transport=httpx.MockTransport(reply))
+    cloud.name, book = "cloud", Book()
+    await answer(router({"cloud": cloud}, fields=PRICED, book=book), tier="cloud")
     assert book.how == [("cloud", how)]
 
 
