@@ -142,6 +142,18 @@ class OpenAICompatible:
         """
         return await self._json("GET", path)
 
+    async def models(self) -> list[Mapping[str, Any]]:
+        """The models that the server lists, as it describes each of them.
+
+        Raises:
+            ProviderError: as for `stream`; AF708 where there is something else than such a list.
+        """
+        listed = await self._json("GET", f"{self._address.path.rstrip('/')}/models")
+        models = listed.get("data") if isinstance(listed, dict) else None
+        if not isinstance(models, list) or not all(isinstance(each, dict) for each in models):
+            raise refusals.no_models(self.name, self.url)
+        return models
+
     async def count(self, text: str, model: str) -> int | None:
         """The tokens of a text by the server's own tokenizer; None where it has none.
 
@@ -163,14 +175,12 @@ class OpenAICompatible:
         """Who owns the server's first model, as its list says; empty where it says nothing that can be read."""
         if self._owner is None:
             try:
-                listed = await self._json("GET", f"{self._address.path.rstrip('/')}/models")
+                models = await self.models()
             except ProviderError as error:
                 if error.code not in _NO_ANSWER:
                     raise
-                listed = None  # asked again, it would but take as long again
-            models = listed.get("data") if isinstance(listed, dict) else None
-            first = models[0] if isinstance(models, list) and models else None
-            self._owner = str(first.get("owned_by", "")) if isinstance(first, dict) else ""
+                models = []  # asked again, it would but take as long again
+            self._owner = str(models[0].get("owned_by", "")) if models else ""
         return self._owner
 
     async def _stays(self, model: str) -> None:

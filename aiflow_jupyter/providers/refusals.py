@@ -100,6 +100,13 @@ def no_json(name: str, url: str, content_type: str, redact: Redaction | None = N
     )
 
 
+def no_models(name: str, url: str) -> ProviderError:
+    """The error for JSON that is to be a list of models, and is not."""
+    return ProviderError(
+        f"{name} at {url} has no list of models: is the address that of its API (often it ends in /v1)?", code="AF708"
+    )
+
+
 def unreachable(
     name: str, url: str, error: Exception, *, loopback: bool, why: str = "", redact: Redaction | None = None
 ) -> ProviderError:

@@ -7,19 +7,17 @@ key only the place is shown, and whether something is there.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import os
 import time
 from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
-from aiflow_jupyter.environment import usable_environment
 from aiflow_jupyter.errors import AiflowError, plain
-from aiflow_jupyter.providers.openai import is_loopback
+from aiflow_jupyter.providers.openai import OpenAICompatible
 from aiflow_jupyter.tiers.discovery import ollama_models, ollama_url
 from aiflow_jupyter.tiers.providers import server_key, window
 from aiflow_jupyter.tiers.sections import AnyHpc, Cloud, Config, Local
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     from aiflow_jupyter.tiers.health import Status
 
 PATIENCE_S: Final = 2.5
-_LIST_BYTES: Final = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,43 +215,13 @@ async def _server(tier: TierName, settings: Local | Cloud, url: str) -> Seen:
 
 async def _listed(tier: TierName, settings: Local | Cloud, url: str) -> str:
     """What is wrong with such a server, empty if nothing is."""
-    import httpx  # noqa: PLC0415
-
-    from aiflow_jupyter.relay.reasons import why  # noqa: PLC0415
-
-    near = is_loopback(urlsplit(url).hostname or "")
+    model = settings.model or ""
     try:
         key = await asyncio.to_thread(server_key, tier, settings)
-        with usable_environment():
-            made = httpx.AsyncClient(trust_env=not near, timeout=PATIENCE_S)
+        async with aclosing(OpenAICompatible(url, model=model, name=tier, key=key)) as server:
+            names = [each.get("id") for each in await server.models()]
     except AiflowError as error:
         return error.message
-    headers = {"Authorization": f"Bearer {key.reveal()}"} if key else {}
-    body = b""
-    try:
-        async with (
-            made as client,
-            client.stream("GET", f"{url.rstrip('/')}/models", headers=headers) as response,
-        ):
-            if response.status_code in {401, 403}:
-                return f"it refuses the key (HTTP {response.status_code})" if key else "it wants a key"
-            if response.status_code != httpx.codes.OK:
-                return f"HTTP {response.status_code} at {url.rstrip('/')}/models"
-            async for part in response.aiter_bytes():
-                body += part
-                if len(body) > _LIST_BYTES:
-                    return ""
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, OSError) as error:
-        return f"{url} can't be reached ({why(error)})"
-    return _among(body, settings.model)
-
-
-def _among(body: bytes, model: str | None) -> str:
-    """Whether a server's list of models is one, and has ours."""
-    try:
-        names = [str(each["id"]) for each in json.loads(body)["data"]]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return "what answers there has no list of models: is the address that of its API (often it ends in /v1)?"
     return f"it lists no model {model!r}" if model and model not in names else ""
 
 

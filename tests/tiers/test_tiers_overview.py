@@ -226,12 +226,14 @@ async def test_all_of_a_tier_is_there_but_its_key(settings, router, monkeypatch)
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ((401, "no"), "it refuses the key (HTTP 401)"),
+        ((401, "no"), "refused the key (HTTP 401"),
         ((302, "login"), "HTTP 302"),
         ((500, "x"), "HTTP 500"),
-        ((200, "<html>"), "no list of models"),
+        ((200, "<html>"), "instead of JSON"),
+        ((200, {"data": "m"}), "no list of models"),
+        ((200, {"data": ["m"]}), "no list of models"),
         ((200, {"data": [{"id": "other"}]}), "it lists no model 'm'"),
-        ((200, b"[" * 100_000), "no list of models"),
+        ((200, b"[" * 100_000), "instead of JSON"),
         ((404, f"key {SECRET}"), "HTTP 404"),
         (None, "no answer in 0.2 s"),
     ],
