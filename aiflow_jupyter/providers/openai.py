@@ -118,6 +118,8 @@ class OpenAICompatible:
         """
         if self._here:
             await self._stays(request.model or self.model)
+            with suppress(ProviderError):  # it says so when it is asked for the answer
+                await self._whose()
         chunks = Chunks(self.name, request.model or self.model, request.tier, self._clock, self._redact)
         try:
             async with self._answered(request) as response, aclosing(self._data(response, chunks)) as pieces:

@@ -270,6 +270,22 @@ async def test_any_other_model_of_this_machine_is_asked(server, model):
     assert text(await all_of(provider(server, here=True), asked(model=model))) == "hi"
 
 
+@pytest.mark.parametrize(("server", "told"), [(llama, True), (ollama, False), (answering, False)])
+async def test_llama_cpp_is_told_to_write_while_it_reads_and_no_other_server(server, told):
+    """It learns that its reader has left from what it writes: so from the first question on, whatever was counted."""
+    bodies = []
+
+    def answer(request):
+        if request.url.path == "/v1/chat/completions":
+            bodies.append(json.loads(request.content))
+        return server(request)
+
+    source = provider(answer, here=True)
+    await all_of(source)
+    await all_of(source)
+    assert [body.get("return_progress", False) for body in bodies] == [told, told]
+
+
 async def test_elsewhere_an_ollama_may_have_any_model():
     assert text(await all_of(provider(ollama), asked(model="mine"))) == "hi"
 
