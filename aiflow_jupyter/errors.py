@@ -149,10 +149,21 @@ class ProviderError(AiflowError):
 
     Attributes:
         retry_after: seconds for which it asked to be left alone, None where it did not.
+        unread: whether no model has read the request, so that there is nothing to pay.
+        of_request: whether it says nothing of the provider's health: no such model, a request that is refused.
     """
 
     code = "AF700"
     retry_after: float | None = None
+    unread: bool = False
+    of_request: bool = False
+
+    def __init__(
+        self, message: str, *, code: str | None = None, hint: str = "", unread: bool = False, of_request: bool = False
+    ) -> None:
+        super().__init__(message, code=code, hint=hint)
+        self.unread = unread or self.unread
+        self.of_request = of_request
 
 
 class StreamCut(ProviderError):
@@ -165,6 +176,7 @@ class ModelMissing(ProviderError):
     """No model file where one was expected, or the engine that serves it is not installed."""
 
     code = "AF710"
+    unread = True
 
 
 class ConfigError(AiflowError):

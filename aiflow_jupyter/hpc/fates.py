@@ -23,6 +23,8 @@ _FATE: Final = {
     "batch": ("AF989", "the job's result lacks its answer", "Run it again."),
     "failed": ("AF985", "the job failed", "Look at the worker's log on the cluster."),
 }  # fmt: skip
+_UNREAD: Final = frozenset({"expired", "no_consumer", "version"})
+"""What a worker says that has asked no model server."""
 _HINT: Final = {
     "AF910": "Can the cluster's nodes reach the relay? `python aiflow-worker.pyz check --relay URL` there says it.",
     "AF940": "`python aiflow-worker.pyz keys` makes it there; worker_key in aiflow.toml is its public half.",
@@ -34,11 +36,12 @@ _HINT: Final = {
 def without_answer(result: Result) -> HpcError:
     """The error for a result that holds no answer. Its words in clear are the control plane's."""
     code, message, hint = _FATE[result.status]
+    unread = result.status in _UNREAD
     if result.error:
         said, words = result.error
         code, message = said if _CODE.fullmatch(said) else code, f"{message}: {words}"
         hint = _HINT.get(code, hint)
-    return HpcError(message, code=code, hint=hint)
+    return HpcError(message, code=code, hint=hint, unread=unread)
 
 
 def said_by_worker(message: str) -> HpcError:
@@ -46,7 +49,13 @@ def said_by_worker(message: str) -> HpcError:
     try:
         said = json.loads(message)
         code = said["code"] if _CODE.fullmatch(str(said["code"])) else HpcError.code
-        return HpcError(plain(str(said["message"])), code=code, hint=plain(str(said["hint"])))
+        return HpcError(
+            plain(str(said["message"])),
+            code=code,
+            hint=plain(str(said["hint"])),
+            unread=said.get("unread") is True,
+            of_request=said.get("of_request") is True,
+        )
     except (ValueError, KeyError, TypeError, RecursionError):
         return HpcError(plain(message) or "the worker ended the answer with an error")
 

@@ -137,7 +137,12 @@ class GlobusExecutor(Executor):
             return
         if sent.cancelled():
             future.set_exception(
-                HpcError("Globus Compute refused another job before it came to this one", code="AF995", hint=AGAIN)
+                HpcError(
+                    "Globus Compute refused another job before it came to this one",
+                    code="AF995",
+                    hint=AGAIN,
+                    unread=True,
+                )
             )
         elif error is None:
             future.set_result(sent.result())
@@ -238,13 +243,18 @@ def _refused(error: BaseException) -> HpcError:
     status = getattr(error, "http_status", None)
     words = _words(error)
     if status in {401, 403}:
-        return HpcError(f"Globus Compute does not let you use this endpoint ({words})", code="AF994", hint=LOGIN)
+        return HpcError(
+            f"Globus Compute does not let you use this endpoint ({words})", code="AF994", hint=LOGIN, unread=True
+        )
     if status == 404:
         hint = "Compare the identifier with `globus-compute-endpoint list` on the cluster."
-        return HpcError(f"Globus Compute does not know the endpoint ({words})", code="AF993", hint=hint)
+        return HpcError(f"Globus Compute does not know the endpoint ({words})", code="AF993", hint=hint, unread=True)
     if status == 429:
         return HpcError(
-            f"Globus Compute has had too many requests ({words})", code="AF995", hint="Wait a minute and run it again."
+            f"Globus Compute has had too many requests ({words})",
+            code="AF995",
+            hint="Wait a minute and run it again.",
+            unread=True,
         )
     return HpcError(
         f"Globus Compute did not take the job ({words})", code="AF995", hint="Is the service reachable from here?"
@@ -268,6 +278,7 @@ def _failed(error: BaseException) -> HpcError:
         "to install there, and the endpoint has to be started again."
         if missing
         else "Look at the endpoint's log.",
+        unread=missing,
     )
 
 

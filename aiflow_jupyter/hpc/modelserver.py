@@ -94,7 +94,10 @@ class Server:
                 info = os.fstat(file.fileno())
                 if os.name == "posix" and (stat.S_IMODE(info.st_mode) & 0o077 or info.st_uid not in {os.getuid(), 0}):
                     raise HpcError(
-                        f"{path} may be read or written by others", code="AF991", hint=f"Run there: chmod 600 {path}"
+                        f"{path} may be read or written by others",
+                        code="AF991",
+                        hint=f"Run there: chmod 600 {path}",
+                        unread=True,
                     )
                 content = json.loads(file.read(8192))
             return cls(str(content["url"]), str(content.get("key") or ""), f"`url` and `key` in {path} on the cluster")
@@ -107,6 +110,7 @@ class Server:
                 f"{path} does not say where the model server is ({type(error).__name__})",
                 code="AF991",
                 hint='It holds {"url": "http://host:port/v1", "key": "..."}.',
+                unread=True,
             ) from None
 
     def client(self, connect: float = _CONNECT) -> httpx.AsyncClient:
@@ -123,7 +127,9 @@ class Server:
         except httpx.InvalidURL:
             address = httpx.URL("")
         if address.scheme not in {"http", "https"} or not address.host:
-            raise HpcError("the model server's address does not begin with http:// or https://", code="AF991")
+            raise HpcError(
+                "the model server's address does not begin with http:// or https://", code="AF991", unread=True
+            )
         path = address.path.rstrip("/")
         base = address.copy_with(path=path if path.endswith("/v1") else f"{path}/v1")
         try:
@@ -137,7 +143,9 @@ class Server:
                     timeout=httpx.Timeout(None, connect=connect),  # silence is timed by the reader
                 )
         except ConfigError as error:
-            raise HpcError(f"where the worker runs, {error.message}", code=error.code, hint=error.hint) from None
+            raise HpcError(
+                f"where the worker runs, {error.message}", code=error.code, hint=error.hint, unread=True
+            ) from None
 
     @property
     def place(self) -> str:
@@ -202,12 +210,18 @@ async def answer(
         waited = time.monotonic() - started
         away = None if reached else begun if away is None else away
         if not reached and time.monotonic() - begun + pause > patience:
-            raise HpcError(f"{why}, tried for {reach_timeout:g} s as another tier may answer", code="AF701", hint=_AWAY)
+            raise HpcError(
+                f"{why}, tried for {reach_timeout:g} s as another tier may answer",
+                code="AF701",
+                hint=_AWAY,
+                unread=True,
+            )
         if waited + pause > load_timeout:
             raise HpcError(
                 f"the model server did not get ready within {load_timeout:g} s: {why}",
                 code="AF987",
                 hint=f"Look at its log, and at what says where it is: {server.named}. {_LONGER}",
+                unread=True,
             )
         limit = load_timeout if reached or reach_timeout is None else reach_timeout
         await report(now, waited, None if now == LOADING else limit)
@@ -251,6 +265,7 @@ async def _first_model(client: httpx.AsyncClient, server: Server) -> str:
                     f"the model server at {_where(client)} lists models in more than {_MODELS:,} bytes",
                     code="AF708",
                     hint=_NO_LIST,
+                    unread=True,
                 )
     if response.status_code != httpx.codes.OK:
         raise _refused(response, server, content[:_BODY].decode("utf-8", "replace"))
@@ -264,6 +279,8 @@ async def _first_model(client: httpx.AsyncClient, server: Server) -> str:
             f"the model server lists no model at {_shown(response.request.url)}",
             code="AF704",
             hint=_NO_LIST,
+            unread=True,
+            of_request=True,
         ) from None
 
 
@@ -286,6 +303,7 @@ async def _check(response: httpx.Response, server: Server) -> None:
             + _said(text, server),
             code="AF708",
             hint="Is its address that of an OpenAI-compatible API? A proxy or login page may be in between.",
+            unread=kind == "text/html",  # no model writes pages
         )
     raise _refused(response, server, text)
 
@@ -338,7 +356,9 @@ def _refused(response: httpx.Response, server: Server, text: str) -> Exception:
     elif 300 <= status < 400:
         code, hint = "AF704", "Use the address that it redirects to."
         what = f"redirects elsewhere from {_shown(response.request.url)}"
-    return HpcError(f"the model server {what}{said}", code=code, hint=hint)
+    return HpcError(
+        f"the model server {what}{said}", code=code, hint=hint, unread=True, of_request=code in {"AF704", "AF706"}
+    )
 
 
 def _said(text: str, server: Server) -> str:

@@ -136,7 +136,9 @@ class HpcProvider:
             for event in chunks.left():
                 begun = True
                 yield marked(event)
-            if (told := _told(error, begun=begun)) is error:
+            told = _told(error, begun=begun)
+            told.unread = told.unread or remote is None or not remote.sent
+            if told is error:
                 raise
             raise told from error
 
@@ -225,7 +227,7 @@ def _marked(event: Event, marks: dict[int, Any], note: str) -> Event:
     return event
 
 
-def _told(error: AiflowError, *, begun: bool) -> AiflowError:
+def _told(error: AiflowError, *, begun: bool) -> ProviderError:
     """An error as one of a provider; where an answer had begun, it was cut, unless its server itself has failed."""
     of_answer = isinstance(error, StreamCut) or (isinstance(error, ProviderError) and error.code == "AF707")
     if begun and not of_answer:

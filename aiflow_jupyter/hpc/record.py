@@ -7,7 +7,7 @@ import secrets
 from collections import deque
 from typing import Any, Final
 
-from aiflow_jupyter.errors import AiflowError
+from aiflow_jupyter.errors import AiflowError, ProviderError
 from aiflow_jupyter.hpc.task import ANSWER
 from aiflow_jupyter.relay.frames import MAX_MESSAGE, Status
 
@@ -55,7 +55,9 @@ class Record:
 
     def fail(self, error: AiflowError) -> None:
         """The stream ends with this error. Its words may quote the model server, so they travel sealed."""
-        message = {"code": error.code, "message": error.message, "hint": error.hint}
+        message: dict[str, Any] = {"code": error.code, "message": error.message, "hint": error.hint}
+        if isinstance(error, ProviderError):
+            message |= {"unread": error.unread, "of_request": error.of_request}
         text = json.dumps(message)
         if len(text) > MAX_MESSAGE:
             text = json.dumps({**message, "message": error.message[:200]})

@@ -78,6 +78,7 @@ class RemoteStream:
     Attributes:
         batch: items come, or came at the end, by the control plane in one piece.
         note: why they do, for whoever reads the answer.
+        sent: the job may have been taken, and its answer be under way.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class RemoteStream:
     ) -> None:
         self.batch = False
         self.note = ""
+        self.sent = False
         self._fallback = fallback
         self._executor = executor
         self._body = body
@@ -232,13 +234,14 @@ class RemoteStream:
         except BaseException as error:
             submitting.add_done_callback(_withdraw)
             if isinstance(error, TimeoutError):
+                self.sent = self._consumer is None  # else it finds nobody, should it be taken yet
                 raise HpcError(
                     f"the control plane did not take the job within {self._timeouts.submit:g} s", code="AF986"
                 ) from None
             if isinstance(error, Exception) and not isinstance(error, AiflowError):
                 raise job_failed(error) from error
             raise
-        self._future = future
+        self._future, self.sent = future, True
         self._submitted = self._now()
         future.add_done_callback(self._ring)
 
@@ -424,6 +427,7 @@ class RemoteStream:
                 + (f" ({self._state})" if self._state and not self._answering else ""),
                 code=code,
                 hint=hint,
+                unread=code == "AF986" and not (self._future is not None and self._future.running()),
             )
         return limit - (now - since)
 

@@ -27,7 +27,6 @@ from aiflow_jupyter.providers.thinking import thinking_grammar
 from aiflow_jupyter.runtime.source import Request
 
 NAME: Final = "embedded"
-_BROKEN: Final = ("AF701", "AF702")  # not reached, or cut
 _TEMPERATURE: Final = 0.3
 _STEADY: Final = MappingProxyType({"repeat_penalty": 1.1})  # it is prone to repeat itself
 _PATIENCE: Final = 600.0  # seconds of silence: both slots may be busy, and a large prompt is slow on a processor
@@ -124,7 +123,7 @@ class EmbeddedModel:
                         begun = True
                         yield event
             except ProviderError as error:
-                if error.code not in _BROKEN or not await asyncio.to_thread(engine.gone, 1.0):
+                if error.of_request or not await asyncio.to_thread(engine.gone, 1.0):
                     raise
                 if begun or isinstance(error, StreamCut):
                     raise StreamCut(

@@ -188,7 +188,7 @@ class Engine:
     def _failed(self, greeting: dict[str, Any]) -> ProviderError:
         """The error for a child that did not get ready, with the end of its log."""
         if self._ended.is_set():
-            return ProviderError("the embedded model was closed while it was starting", code="AF701")
+            return ProviderError("the embedded model was closed while it was starting", code="AF701", unread=True)
         child = self._child
         code = None
         late = time.monotonic() >= self._deadline
@@ -209,6 +209,7 @@ class Engine:
             f"the engine of the embedded model {how} while it was starting",
             code="AF715",
             hint=needs + (f"Its log ends:\n{tail}" if tail else "Its log is empty."),
+            unread=True,
         )
 
     def _tail(self) -> str:

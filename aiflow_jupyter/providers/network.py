@@ -32,6 +32,13 @@ async def whole(response: httpx.Response, name: str, limit: int = LARGEST) -> by
     return bytes(body)
 
 
+def may_be_read(error: Exception) -> bool:
+    """Whether a connection broke once the request was on its way: its server may have begun to answer, and charge."""
+    import httpx  # noqa: PLC0415 - loaded by then, where a provider uses it
+
+    return isinstance(error, httpx.ReadError | httpx.RemoteProtocolError)
+
+
 def parsed(body: bytes) -> Any:
     """JSON.
 

@@ -274,19 +274,28 @@ class Ollama:
             )
         if error.status_code == 404:
             return ProviderError(
-                f"{self.name} has no model {model!r}", code="AF704", hint=f"ollama pull {model}   (or `ollama list`)"
+                f"{self.name} has no model {model!r}",
+                code="AF704",
+                hint=f"ollama pull {model}   (or `ollama list`)",
+                unread=True,
+                of_request=True,
             )
         if error.status_code == 429:
-            refused = ProviderError(f"{self.name} has had too many requests: {said}", code="AF705")
+            refused = ProviderError(f"{self.name} has had too many requests: {said}", code="AF705", unread=True)
             refused.retry_after = seconds = _asked_to_wait(error)
             refused.hint = "try again later" if seconds is None else f"try again in {seconds:.0f} s"
             return refused
         if error.status_code >= 500:
             return ProviderError(
-                f"{self.name} ({model}) failed: {said}", code="AF707", hint="look at the server's log; is memory short?"
+                f"{self.name} ({model}) failed: {said}",
+                code="AF707",
+                hint="look at the server's log; is memory short?",
+                unread=True,
             )
         hint = "choose a model that can, or leave the option out" if "does not support" in said else "see the message"
-        return ProviderError(f"{self.name} refused ({error.status_code}): {said}", code="AF706", hint=hint)
+        return ProviderError(
+            f"{self.name} refused ({error.status_code}): {said}", code="AF706", hint=hint, unread=True, of_request=True
+        )
 
     def _broken(self, error: Exception) -> ProviderError:
         import httpx  # noqa: PLC0415
@@ -296,9 +305,14 @@ class Ollama:
             return self._late(self._timeouts[1])
         untrusted, hint = network.of_tls(error)
         if untrusted:
-            return ProviderError(f"no TLS with {self.name} at {self._shown}: {untrusted}", code="AF701", hint=hint)
+            return ProviderError(
+                f"no TLS with {self.name} at {self._shown}: {untrusted}", code="AF701", hint=hint, unread=True
+            )
         return ProviderError(
-            f"{self.name} can't be reached at {self._shown}", code="AF701", hint="start it: ollama serve"
+            f"{self.name} can't be reached at {self._shown}",
+            code="AF701",
+            hint="start it: ollama serve",
+            unread=not network.may_be_read(error),
         )
 
     def _late(self, seconds: float) -> ProviderError:

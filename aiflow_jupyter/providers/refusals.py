@@ -24,7 +24,7 @@ from http import HTTPStatus
 from typing import Final
 
 from aiflow_jupyter.errors import ProviderError
-from aiflow_jupyter.providers.network import of_tls
+from aiflow_jupyter.providers.network import may_be_read, of_tls
 from aiflow_jupyter.providers.secret import Redaction, one_line
 
 _STREAMED: Final = ("data:", "event:", "id:", "retry:", ":")
@@ -76,7 +76,13 @@ def refused(
         what = f"the request is too long for {where}"
         hint = "Shorten the conversation, or ask a model with a larger window."
     phrase = f"HTTP {status} {_phrase(status)}".rstrip()
-    error = ProviderError(f"{what} ({phrase})" + (f": {said}" if said else ""), code=code, hint=hint)
+    error = ProviderError(
+        f"{what} ({phrase})" + (f": {said}" if said else ""),
+        code=code,
+        hint=hint,
+        unread=True,
+        of_request=code in {"AF704", "AF706"},
+    )
     error.retry_after = seconds
     return error
 
@@ -90,6 +96,7 @@ def no_stream(name: str, url: str, content_type: str, body: str, redact: Redacti
         code="AF708",
         hint="Is the address that of an OpenAI-compatible API (often it ends in /v1)? A proxy or login page may be in "
         "between.",
+        unread=content_type.partition(";")[0].strip().lower() == "text/html",  # no model writes pages
     )
 
 
@@ -122,12 +129,17 @@ def unreachable(
     """
     untrusted, hint = of_tls(error)
     if untrusted:
-        return ProviderError(f"no TLS with {name} at {url}: {untrusted}", code="AF701", hint=hint)
+        return ProviderError(f"no TLS with {name} at {url}: {untrusted}", code="AF701", hint=hint, unread=True)
     hint = (
         "Is the server running, and is this its port?" if loopback else "Check the address, the network and the proxy."
     )
     why = why or one_line(str(error), redact)
-    return ProviderError(f"nothing answers for {name} at {url}" + (f" ({why})" if why else ""), code="AF701", hint=hint)
+    return ProviderError(
+        f"nothing answers for {name} at {url}" + (f" ({why})" if why else ""),
+        code="AF701",
+        hint=hint,
+        unread=not may_be_read(error),
+    )
 
 
 def too_slow(name: str, url: str, seconds: float) -> ProviderError:

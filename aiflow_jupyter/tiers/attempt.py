@@ -22,12 +22,8 @@ from aiflow_jupyter.tiers.decision import Candidate, Charge, Decision, Fallback
 from aiflow_jupyter.tiers.health import Pass
 from aiflow_jupyter.tiers.terms import Tier
 
-_UNREACHED: Final = frozenset({"AF701", "AF703", "AF704", "AF705", "AF706", "AF707", "AF710"})
-"""Errors of a server that was not reached, or that refused: nothing is paid for them (but see `_may_be_read`)."""
 _QUIET_S: Final = 2.0  # until whoever asks is told of a tier that says nothing
 _STALE_S: Final = 6.0  # the same, of one that said something; the hpc tier itself says more before that
-_THE_REQUESTS: Final = frozenset({"AF704", "AF706"})
-"""Errors that say nothing of the tier's health: no such model, a request that is refused."""
 
 
 class Attempt:
@@ -105,9 +101,10 @@ class Attempt:
 
     def failed(self, error: AiflowError, decision: Decision) -> None:
         """Take in what it failed of."""
-        unhelpful = error.code in _THE_REQUESTS or isinstance(error, ConfigError)
-        unpaid = error.code in _UNREACHED or isinstance(error, ConfigError)
-        self._free = not self._begun and unpaid and not _may_be_read(error)
+        unread = unhelpful = isinstance(error, ConfigError)
+        if isinstance(error, ProviderError):
+            unread, unhelpful = error.unread, error.of_request
+        self._free = unread and not self._begun
         seconds = 0.0 if self._sent_at is None else (self._clock() - self._sent_at) / 1e9
         if unhelpful:
             self._passage.over()
@@ -178,13 +175,6 @@ class Attempt:
             code="AF753",
             hint="Its server may be loading a model or be busy: run it again, or raise its first_token_timeout.",
         )
-
-
-def _may_be_read(error: AiflowError) -> bool:
-    """Whether the connection broke once the request was on its way: its server may have begun to answer, and charge."""
-    import httpx  # noqa: PLC0415 - loaded by then, where a provider uses it
-
-    return isinstance(error.__cause__, httpx.ReadError | httpx.RemoteProtocolError)
 
 
 class _Waiting:

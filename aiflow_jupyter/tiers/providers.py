@@ -74,7 +74,9 @@ class WhenAsked:
         try:
             async with self._lock:
                 if self._closed:
-                    raise ProviderError("the tier was closed while it was asked", code="AF701", hint="Ask again.")
+                    raise ProviderError(
+                        "the tier was closed while it was asked", code="AF701", hint="Ask again.", unread=True
+                    )
                 if self._made is None:
                     self._made = await asyncio.to_thread(self._make)  # it reads files
                 events = self._made.stream(request)
@@ -142,6 +144,7 @@ class ConfiguredRouter:
             recall=Conversations(database).last_tier,
         )
         self._judge.source = self.router
+        self._judge.rests = lambda tier: self.router.health.status(tier).state == "open"
 
     def _settings(self) -> Config:
         return self._config or Config()
@@ -280,6 +283,7 @@ def _local(settings: Local) -> Provider:
                 code="AF701",
                 hint="Start it (ollama serve) and bring a model (ollama pull llama3.2), or name one: "
                 "[tiers.local] model",
+                unread=True,
             )
         return Ollama(
             url,

@@ -77,7 +77,7 @@ async def test_the_patience_of_a_request_is_that_with_a_server_that_nothing_answ
     monkeypatch.setenv("AIFLOW_MODEL_SERVER", "http://127.0.0.1:9")
     with pytest.raises(ProviderError, match=r"nothing answers at 127\.0\.0\.1:9, tried for 0\.3 s") as given_up:
         await all_of(provider, asked(patience=0.3))
-    assert given_up.value.code == "AF701"
+    assert (given_up.value.code, given_up.value.unread) == ("AF701", True)
 
 
 async def test_what_is_waited_for_is_reported_to_the_request(stage, provider):
@@ -123,7 +123,7 @@ async def test_an_error_of_the_relay_before_the_answer_is_a_provider_s_error_wit
     provider = HpcProvider(lambda: stage.executor, relay=relay, worker_key=stage.key.public, timeouts=QUICK)
     with pytest.raises(ProviderError) as failed:
         await all_of(provider)
-    assert failed.value.code == "AF911"
+    assert (failed.value.code, failed.value.unread) == ("AF911", True)
 
 
 async def test_a_control_plane_that_can_not_be_set_up_is_a_provider_s_error(stage):
@@ -131,8 +131,9 @@ async def test_a_control_plane_that_can_not_be_set_up_is_a_provider_s_error(stag
         raise ProviderError("no login", code="AF994")
 
     provider = HpcProvider(broken, relay=stage.relay, worker_key=stage.key.public)
-    with pytest.raises(ProviderError, match="no login"):
+    with pytest.raises(ProviderError, match="no login") as failed:
         await all_of(provider)
+    assert failed.value.unread
 
 
 def test_padding_out_of_bounds_is_refused_at_once():
@@ -172,7 +173,7 @@ async def test_a_cut_answer_is_called_a_part_only_when_something_came(stage, pro
     stage.vllm.parts, stage.vllm.cut = parts, True
     with pytest.raises(ProviderError) as failed:
         await all_of(provider)
-    assert failed.value.code == "AF702"
+    assert (failed.value.code, failed.value.unread) == ("AF702", False)
     assert ("is a part of the answer" in failed.value.hint) is a_part
     assert "Run it again" in failed.value.hint
 

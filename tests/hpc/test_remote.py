@@ -145,7 +145,7 @@ async def test_a_job_that_starts_when_nobody_waits_any_more_does_not_ask_the_mod
 
 async def test_no_worker_in_time_is_an_error_that_says_how_long(stage):
     failed = await failure(stage.ask(executor=Held(), timeouts=replace(QUICK, start=0.3)))
-    assert failed.code == "AF986"
+    assert (failed.code, failed.unread) == ("AF986", True)
     assert "within 0.3 s" in failed.message
 
 
@@ -199,6 +199,7 @@ async def test_a_result_without_an_answer_is_an_error_of_its_own(stage, status):
     held.tasks[0][1].set_result(pack_result(Result(status)))
     failed = await asking
     assert failed.code
+    assert getattr(failed, "unread", False) is (status in {"expired", "no_consumer", "version"})
     assert failed.hint
 
 

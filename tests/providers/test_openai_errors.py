@@ -43,6 +43,7 @@ async def test_refusal_is_one_sentence_with_a_code_and_what_to_do(status, body, 
     with pytest.raises(ProviderError) as caught:
         await all_of(source)
     assert caught.value.code == code
+    assert (caught.value.unread, caught.value.of_request) == (True, code in {"AF704", "AF706"})
     assert says in caught.value.message
     assert "there at http://127.0.0.1:1/v1" in caught.value.message
     assert caught.value.hint
@@ -116,6 +117,25 @@ async def test_nobody_at_the_address():
         await all_of(source)
     assert caught.value.code == "AF701"
     assert "Is the server running" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("failure", "unread"),
+    [
+        (httpx.ConnectError, True),
+        (httpx.ConnectTimeout, True),
+        (httpx.ReadError, False),
+        (httpx.RemoteProtocolError, False),
+        (httpx.ReadTimeout, False),
+    ],
+)
+async def test_an_error_says_whether_its_server_may_have_read_the_request(failure, unread):
+    def answer(request):
+        raise failure("broken", request=request)
+
+    with pytest.raises(ProviderError) as caught:
+        await all_of(provider(answer))
+    assert caught.value.unread is unread
 
 
 async def test_silence_before_and_within_an_answer_are_told_apart():
