@@ -142,22 +142,14 @@ def line(shell: Any, host: Host, options: argparse.Namespace) -> None:
 
 
 def _fitted(host: Host, messages: Sequence[Message], tier: str, name: str) -> Any:
-    """A chat as the router of this kernel would send it to a tier; an interrupt gets through."""
+    """A chat as the router of this kernel would send it to a tier."""
     from aiflow_jupyter.errors import CommandError
+    from aiflow_jupyter.notebook.hosting import wait_for
 
     view = getattr(host.source, "view", None)
     if view is None:
         raise CommandError("what answers in this kernel has no tiers", code="AF812")
-    fitting = host.submit(view(messages, tier, name))
-    try:
-        while True:
-            try:
-                return fitting.result(0.1)
-            except TimeoutError:
-                if fitting.done():
-                    raise
-    finally:
-        fitting.cancel()
+    return wait_for(host.submit(view(messages, tier, name)))
 
 
 def _markdown(turns: Sequence[Turn]) -> str:

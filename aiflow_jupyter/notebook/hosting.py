@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from aiflow_jupyter.errors import CommandError
 
 if TYPE_CHECKING:
     from aiflow_jupyter.events import Event
@@ -266,6 +270,28 @@ def notebook_name() -> str:
     if not file.name:
         return str(kernel.ident)
     return file.stem if file.name.startswith("kernel-") else str(file)
+
+
+def wait_for(future: Future[T], limit: float = math.inf) -> T:
+    """What a coroutine on the host's loop gives, waiting in slices, so that an interrupt gets through.
+
+    Args:
+        future: the coroutine; cancelled where it is not waited for to its end.
+        limit: seconds to wait.
+
+    Raises:
+        CommandError: nothing came in that time.
+    """
+    until = time.monotonic() + limit
+    try:
+        while not wait([future], min(limit, 0.1)).done:
+            if time.monotonic() >= until:
+                raise CommandError(
+                    f"the tiers gave no answer in {limit:g} s: the loop is busy", code="AF812", hint="%aiflow runs"
+                )
+    finally:
+        future.cancel()
+    return future.result()
 
 
 def finish(handle: Handle, *, stop: bool = True) -> Result:

@@ -15,7 +15,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 
 from aiflow_jupyter.errors import AiflowError, CommandError, GraphError, RunError, plain
 from aiflow_jupyter.notebook import options as cell_options
-from aiflow_jupyter.notebook.hosting import one_line
+from aiflow_jupyter.notebook.hosting import one_line, wait_for
 from aiflow_jupyter.notebook.lines import explained, parse_line
 from aiflow_jupyter.notebook.tracing import NextRun
 
@@ -252,7 +252,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             "conversation": turn.booked if turn is not None else "",
         }
         messages = turn.messages if turn is not None else asking(body, options.system)
-        return str(self._host.submit(explain(messages, **fields)).result(LOOK_S))
+        return str(wait_for(self._host.submit(explain(messages, **fields)), LOOK_S))
 
     def _turn(self, options: argparse.Namespace, body: str) -> OpenTurn | None:
         """The turn of a conversation that a cell's question is, None if it names none."""
@@ -379,12 +379,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         look = getattr(self._host.source, "look", None)
         if look is None:
             return "what answers in this kernel has no tiers"
-        try:
-            return str(self._host.submit(look()).result(LOOK_S))
-        except TimeoutError:
-            raise CommandError(
-                f"the tiers could not be looked at in {LOOK_S:g} s: the loop is busy", code="AF812", hint="%aiflow runs"
-            ) from None
+        return str(wait_for(self._host.submit(look()), LOOK_S))
 
     def _login(self) -> None:
         """Log in to Globus, here on the main thread: it may ask for a code."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from threading import Timer
 from types import SimpleNamespace
 
 import pytest
@@ -170,6 +172,32 @@ def test_what_a_tier_is_sent_and_what_that_changes(shell, provider, said, the_ho
     shell.ran("%%aiflow -c talk --no-store\nhush")
     said("%aiflow conversation talk --view local")
     assert asked == [(4, "local", "talk"), (4, "cloud", "talk"), (6, "local", "")]
+
+
+class Late(Future):
+    """Ends when whoever waits for it has just given up; else soon."""
+
+    def __init__(self):
+        super().__init__()
+        Timer(0.3, self._end).start()
+
+    def result(self, timeout=None):
+        try:
+            return super().result(timeout)
+        except TimeoutError:
+            self._end()
+            raise
+
+    def _end(self):
+        if not self.done():
+            self.set_result(Fitted((), 12))
+
+
+def test_what_ends_just_when_it_is_looked_at_is_there(shell, provider, said, the_host, monkeypatch):
+    provider.view = lambda *_: None
+    shell.ran("%%aiflow -c talk\nHi")
+    monkeypatch.setattr(the_host, "submit", lambda _: Late())
+    assert "about 12 tokens" in said("%aiflow conversation talk --view local")
 
 
 def test_what_a_model_said_acts_neither_in_a_front_end_nor_in_a_terminal(shell, provider, said, the_host):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
 
 import aiflow_jupyter
 from aiflow_jupyter.errors import CommandError, ProviderError
+from aiflow_jupyter.notebook import magics
 from aiflow_jupyter.tiers.counting import TokenCounter
 from aiflow_jupyter.tiers.database import Database
 from aiflow_jupyter.tiers.ledger import SqliteLedger
@@ -121,6 +123,18 @@ def test_explain_asks_nobody(shell, local, hpc, capsys):
     assert out.startswith("auto: local answers · small\njudged LOW")
     assert "cloud  refused  not allowed: this request stays" in out
     assert (local.requests, hpc.requests) == ([], [])
+
+
+@pytest.mark.parametrize(("cell", "what"), [("%%aiflow --explain\nHi", "explain"), ("%aiflow tiers", "look")])
+def test_a_loop_that_has_no_time_is_said(shell, the_host, monkeypatch, cell, what):
+    async def never(*_, **__):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(magics, "LOOK_S", 0.01)
+    monkeypatch.setattr(the_host.source, what, never, raising=False)
+    error = shell.ran(cell).error_in_exec
+    assert isinstance(error, CommandError)
+    assert (error.code, error.hint) == ("AF812", "%aiflow runs")
 
 
 def test_an_answer_that_is_begun_anew_leaves_nothing_of_the_old_one(shell, local):
