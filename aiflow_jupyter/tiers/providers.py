@@ -136,7 +136,7 @@ class ConfiguredRouter:
             ledger=SqliteLedger(database, lambda: self._settings().budget.limits),
             fitter=Folding(
                 counter,
-                Summariser(lambda: self.router.tiers.get("local"), counter),
+                Summariser(lambda: self.router.tiers.get("local"), counter, source=lambda: self.router),
                 Summaries(database),
                 fold_at=lambda: self._settings().conversation.fold_at,
             ),

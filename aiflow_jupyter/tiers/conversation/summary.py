@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final, Literal
 
 from aiflow_jupyter.errors import AiflowError, ProviderError
-from aiflow_jupyter.runtime.source import Message, Request
+from aiflow_jupyter.runtime.source import Message, Request, Source
 from aiflow_jupyter.tiers.conversation.aside import aside
 from aiflow_jupyter.tiers.counting import parts
 from aiflow_jupyter.tiers.terms import REACH, Counter, Floor, Tier
@@ -63,12 +63,22 @@ class Summariser:
     Args:
         local: gives the local tier as it is now, None where there is none.
         counter: counts tokens.
+        source: gives who is asked: the router, so that a summary is booked and its tier's health is told; None for the
+            tier's provider itself.
         deadline_s: seconds for one summary.
     """
 
-    def __init__(self, local: Callable[[], Tier | None], counter: Counter, *, deadline_s: float = DEADLINE_S) -> None:
+    def __init__(
+        self,
+        local: Callable[[], Tier | None],
+        counter: Counter,
+        *,
+        source: Callable[[], Source | None] = lambda: None,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
         self._local = local
         self._counter = counter
+        self._source = source
         self._deadline_s = deadline_s
 
     async def condense(self, before: str, messages: Sequence[Message], tier: Tier, room: int, floor: Floor) -> Summary:
@@ -153,8 +163,9 @@ class Summariser:
         )
 
     async def _answer(self, local: Tier, prompt: tuple[Message, ...], room: int) -> str:
+        # Without a conversation, and of one turn: the router has nothing to fold in it.
         request = Request(prompt, tier=local.name, max_tokens=room, temperature=0.0, think=False, stay="local")
-        async with aclosing(local.provider.stream(request)) as events:
+        async with aclosing((self._source() or local.provider).stream(request)) as events:
             said = [each.payload async for each in events if each.kind == "token" and each.phase != "reasoning"]
         return "".join(said).strip()
 

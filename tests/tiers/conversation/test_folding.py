@@ -10,6 +10,7 @@ import threading
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from routing_stage import Actor, Book, answer, router
 
 from aiflow_jupyter.errors import ProviderError
 from aiflow_jupyter.events import Event, Finish
@@ -20,7 +21,7 @@ from aiflow_jupyter.tiers.conversation.summary import Summariser
 from aiflow_jupyter.tiers.conversation.turns import Cell, Turn
 from aiflow_jupyter.tiers.counting import TokenCounter
 from aiflow_jupyter.tiers.database import Database
-from aiflow_jupyter.tiers.terms import Fitted, Misfit, Tier
+from aiflow_jupyter.tiers.terms import Fitted, Misfit, Price, Tier
 
 
 class Words:
@@ -235,6 +236,20 @@ async def test_only_the_local_model_is_asked_to_condense():
     await folding(tier(provider=model, window=None)).fit([*talk(20), user("now")], tier("cloud", 200), 20, "local")
     (request,) = model.asked
     assert (request.tier, request.stay, request.max_tokens) == ("local", "local", 64)
+
+
+@pytest.mark.parametrize(("limit", "booked"), [(0.1, True), (0.001, False)])
+async def test_a_summary_is_booked_and_kept_within_the_budget_where_the_router_is_asked(limit, booked):
+    local = Actor("local", ["A summary."])
+    of, fields = {"local": local, "hpc": Actor("hpc")}, {"local": {"price": Price(5, 5)}, "hpc": {"window": 1_000}}
+    counter, book = TokenCounter(), Book(limit)
+    summariser = Summariser(lambda: asked.tiers["local"], counter, source=lambda: asked)
+    asked = router(of, book=book, fields=fields, fitter=Folding(counter, summariser, Summaries()), counter=counter)
+    got = await answer(asked, (*talk(20, 40), user("now")), tier="hpc", max_tokens=20)
+    assert got.text == "ab[finish]"
+    assert book.how == [("local", "settled")] * len(local.requests) + [("hpc", "settled")]
+    assert bool(local.requests) is booked
+    assert ("budget of today" in got.decision.candidates[0].note) is not booked
 
 
 async def test_what_is_more_than_the_local_window_is_condensed_piece_by_piece():
