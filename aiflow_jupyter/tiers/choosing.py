@@ -23,7 +23,19 @@ from aiflow_jupyter.runtime.source import Request
 from aiflow_jupyter.tiers.booking import Aside
 from aiflow_jupyter.tiers.counting import images
 from aiflow_jupyter.tiers.decision import Candidate, Decision
-from aiflow_jupyter.tiers.terms import LABELS, NAMES, PLACES, REACH, Floor, Judge, Label, Tier, TierName, strictest
+from aiflow_jupyter.tiers.terms import (
+    FIRST_VERDICT_S,
+    LABELS,
+    NAMES,
+    PLACES,
+    REACH,
+    Floor,
+    Judge,
+    Label,
+    Tier,
+    TierName,
+    strictest,
+)
 
 CHAINS: Final[Mapping[Label, tuple[TierName, ...]]] = MappingProxyType(
     {
@@ -42,14 +54,14 @@ class Routing:
 
     Attributes:
         chains: for each label the tiers in the order in which they are asked; one that is left out is never asked.
-        judge_s: seconds that the judge may take.
+        judge_s: seconds that the judge may take, with time left for what it says where its model is silent.
         notebook: what costs are booked to, empty for none.
         stay: how far any request may go, whatever it says itself.
         restart: whether an answer that broke off is begun anew elsewhere, where the request does not say.
     """
 
     chains: Mapping[Label, tuple[TierName, ...]] = field(default_factory=lambda: CHAINS)
-    judge_s: float = 10.0
+    judge_s: float = FIRST_VERDICT_S + 5
     notebook: str = ""
     stay: Floor = "anywhere"
     restart: bool = False

@@ -1,7 +1,7 @@
 """The judge that the settings name, asked within the floor; one that asks a model does so through the router.
 
-So what it costs is booked, a tier that rests is left alone, and text never goes further than the request may. Where the
-floor leaves the judge's tier out, or its model does not answer, the classifier judges, and says so.
+So what it costs is booked, and text never goes further than the request may. Where the floor leaves the judge's tier
+out, the tier rests, or its model does not answer, the classifier judges, and says so.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ class ConfiguredJudge:
 
     Attributes:
         source: who is asked by a judge that asks a model.
+        rests: whether a tier rests, as a judge that names its tier would have it asked all the same.
     """
 
     def __init__(self, settings: Callable[[], Config]) -> None:
         self._settings = settings
         self._made: tuple[Route, str | None, EmbeddedJudge, LlmJudge | None] | None = None
         self.source: Source | None = None
+        self.rests: Callable[[TierName], bool] = lambda _: False
 
     def __call__(self, messages: Sequence[Message], floor: Floor, /) -> Verdict | Awaitable[Verdict]:
         """Judge a chat; see `terms.Judge`. May block, as a model file is read at first."""
@@ -48,10 +50,13 @@ class ConfiguredJudge:
         name, _, tier = route.judge.partition(":")
         if name != "llm" or asking is None:
             return embedded.judge(messages)
-        if REACH[PLACES[cast("TierName", tier)]] <= REACH[floor]:
+        asked = cast("TierName", tier)
+        beyond = REACH[PLACES[asked]] > REACH[floor]
+        if not beyond and not self.rests(asked):
             return asking.ajudge(messages)
         verdict = embedded.judge(messages)
-        return replace(verdict, why=f"{verdict.why} ({route.judge} may not be asked here)")
+        why = "may not be asked here" if beyond else "rests"
+        return replace(verdict, why=f"{verdict.why} ({route.judge} {why})")
 
     def _make(self, route: Route, provider: str | None) -> tuple[EmbeddedJudge, LlmJudge | None]:
         from aiflow_jupyter.tiers.judge import Rule, judge_named  # noqa: PLC0415 - numpy is loaded when first asked

@@ -31,6 +31,8 @@ def strictest(*floors: Floor) -> Floor:
 Label = Literal["LOW", "MEDIUM", "HIGH"]
 LABELS: Final[tuple[Label, ...]] = ("LOW", "MEDIUM", "HIGH")
 """How hard a request is, as the judge says it."""
+FIRST_VERDICT_S: Final = 10.0
+"""Seconds that a judge's model has for its first word, as its server may have to load it."""
 
 
 class Verdict(Protocol):

@@ -7,7 +7,9 @@ import inspect
 import pytest
 
 from aiflow_jupyter.events import Event, Finish
+from aiflow_jupyter.tiers.database import Database
 from aiflow_jupyter.tiers.judging import ConfiguredJudge
+from aiflow_jupyter.tiers.providers import ConfiguredRouter
 from aiflow_jupyter.tiers.sections import Config, Local, Route, Tiers
 
 EASY = ({"role": "user", "content": "What is the capital of France?"},)
@@ -79,6 +81,29 @@ async def test_beyond_the_floor_the_classifier_judges_and_nobody_is_asked(tier, 
     model = Model("HIGH")
     said = await verdict(judging(model, judge=f"llm:{tier}"), floor)
     assert (said.judge, model.requests) == ("classifier", [])
+
+
+async def test_while_its_tier_rests_the_classifier_judges_and_nobody_is_asked():
+    model = Model("HIGH")
+    judge = judging(model, judge="llm:hpc")
+    judge.rests = lambda tier: tier == "hpc"
+    said = await verdict(judge)
+    assert (said.judge, model.requests) == ("classifier", [])
+    assert said.why.endswith("(llm:hpc rests)")
+
+
+async def test_the_configured_router_says_which_tiers_rest(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AIFLOW_CONFIG", str(tmp_path / "own.toml"))
+    (tmp_path / "own.toml").write_text(
+        '[tiers.local]\nprovider = "embedded"\n[tiers.hpc]\nexecutor = "local"\n[route]\njudge = "llm:local"\n'
+    )
+    source = ConfiguredRouter(Database(tmp_path / "costs.db"))
+    await source.view(EASY, "local")
+    for _ in range(3):
+        source.router.health.enter("local").failed("down")
+    assert (await source.explain(EASY)).why.endswith("(llm:local rests)")
+    await source.aclose()
 
 
 async def test_settings_that_change_count_for_the_next_request():

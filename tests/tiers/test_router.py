@@ -20,10 +20,13 @@ from aiflow_jupyter.providers.openai import OpenAICompatible
 from aiflow_jupyter.runtime.source import Request
 from aiflow_jupyter.tiers.choosing import Routing
 from aiflow_jupyter.tiers.database import Database
+from aiflow_jupyter.tiers.judge.fixed import FixedJudge
+from aiflow_jupyter.tiers.judge.llm import LlmJudge
 from aiflow_jupyter.tiers.ledger import Budgets, SqliteLedger
 from aiflow_jupyter.tiers.router import Router
 from aiflow_jupyter.tiers.terms import NAMES, PLACES, REACH, Described, Fitted, OverBudgetError, Price
 
+EASY = ({"role": "user", "content": "What is the capital of France?"},)
 DOWN = ProviderError("nothing answers", code="AF701", unread=True)
 BUSY = ProviderError("too many requests", code="AF705", unread=True)
 FAILED = ProviderError("HTTP 500", code="AF707", unread=True)
@@ -87,6 +90,17 @@ def test_a_judge_that_does_not_end_is_not_waited_for():
         assert (got.text, got.decision.chosen, got.decision.judged_s) == ("ab[finish]", "hpc", 2.0)
         assert got.decision.seconds == 2.0
         assert got.decision.why == "the judge failed: no verdict in 2 s"
+
+    virtual.run(story)
+
+
+def test_a_judges_model_that_does_not_answer_at_first_leaves_the_verdict_to_who_judges_in_its_place():
+    async def story(loop):
+        silent = router(actors(hpc=[[3600.0, "HIGH"]]), loop=loop)
+        asking = LlmJudge(silent, tier="hpc", fallback=FixedJudge("LOW"))
+        got = await answer(router(actors(), judge=lambda messages, floor: asking.ajudge(messages), loop=loop), EASY)
+        assert (got.decision.chosen, got.decision.label) == ("local", "LOW")
+        assert "the model did not answer within 10 s" in got.decision.why
 
     virtual.run(story)
 

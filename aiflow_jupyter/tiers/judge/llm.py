@@ -24,6 +24,7 @@ from aiflow_jupyter.runtime.source import Message, Request, Source
 from aiflow_jupyter.tiers.judge.classifier import ClassifierJudge
 from aiflow_jupyter.tiers.judge.conversation import Gist, gist
 from aiflow_jupyter.tiers.judge.verdict import LABELS, EmbeddedJudge, Label, Rule, Verdict
+from aiflow_jupyter.tiers.terms import FIRST_VERDICT_S
 
 Constraint = Literal["grammar", "schema", "choice", "none"]
 
@@ -84,7 +85,7 @@ class LlmJudge:
         rule: Rule | None = None,
         constraint: Constraint = "none",
         deadline: float = 2.0,
-        first: float = 10.0,
+        first: float = FIRST_VERDICT_S,
         failures: int = 3,
         pause: float = 30.0,
         remembered: int = 512,
