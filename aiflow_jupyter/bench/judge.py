@@ -15,11 +15,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiflow_jupyter.errors import CommandError
 from aiflow_jupyter.runtime.source import Message
-from aiflow_jupyter.tiers.judge import LABELS, Judge, Label, Verdict, judge_named
+from aiflow_jupyter.tiers.judge import EmbeddedJudge, judge_named
+from aiflow_jupyter.tiers.terms import LABELS, Label, Verdict
+
+if TYPE_CHECKING:
+    from aiflow_jupyter.tiers.judge.llm import LlmJudge
 
 THRESHOLDS: Final = tuple(step / 20 for step in range(21))
 LONGEST_LINE: Final = 16 << 20
@@ -115,14 +119,16 @@ async def _verdicts(queries: Sequence[Query], name: str, tell: Callable[[str], N
 
     router = default_router()
     try:
-        judge = judge_named(name, source=router, constraint="grammar", deadline=LLM_DEADLINE)
+        judge = judge_named(name, source=router, deadline=LLM_DEADLINE)
         tell(f"{name} is asked once before it is measured, as its model may have to be loaded")
         return await _judged(judge, queries, tell)
     finally:
         await router.aclose()
 
 
-async def _judged(judge: Judge, queries: Sequence[Query], tell: Callable[[str], None]) -> list[Verdict]:
+async def _judged(
+    judge: EmbeddedJudge | LlmJudge, queries: Sequence[Query], tell: Callable[[str], None]
+) -> list[Verdict]:
     await judge.ajudge([Message(role="user", content="Is it ready?")])  # reading the model is no query's time
     verdicts: list[Verdict] = []
     told = time.monotonic()

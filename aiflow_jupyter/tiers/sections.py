@@ -18,10 +18,9 @@ from aiflow_jupyter.hpc.timeouts import Timeouts
 from aiflow_jupyter.providers.openai import is_loopback
 from aiflow_jupyter.tiers.choosing import CHAINS
 from aiflow_jupyter.tiers.ledger import Budgets
-from aiflow_jupyter.tiers.terms import LABELS, NAMES, Described, Floor, Label, Price, TierName
+from aiflow_jupyter.tiers.terms import JUDGES, NAMES, Described, Floor, Label, Price, TierName
 
 OPENROUTER: Final = "https://openrouter.ai/api/v1"
-JUDGES: Final = ("classifier", "rules", *(f"fixed:{label}" for label in LABELS), *(f"llm:{name}" for name in NAMES))
 
 KEYS: Final = ("afr_", "sk_", "sk-", "aiflow-")
 """How keys begin: whoever puts one where its variable's name belongs is told so, without the key."""
@@ -441,7 +440,7 @@ class Route(Section):
 
     Attributes:
         low, medium, high: for each label of the judge the tiers in the order in which they are asked.
-        judge: who says how hard a question is; one of `JUDGES`.
+        judge: who says how hard a question is; one of `terms.JUDGES`.
         threshold: P(HIGH) from which on a question is HIGH, and below which it never is; None for the likeliest label.
         round_up: the harder label is taken where it is less likely than the likeliest by at most this much.
         after_first_token: an answer that breaks off stays a part (`stop`), or another tier begins anew (`restart`).

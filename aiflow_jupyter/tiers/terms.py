@@ -31,32 +31,29 @@ def strictest(*floors: Floor) -> Floor:
 Label = Literal["LOW", "MEDIUM", "HIGH"]
 LABELS: Final[tuple[Label, ...]] = ("LOW", "MEDIUM", "HIGH")
 """How hard a request is, as the judge says it."""
+JUDGES: Final = ("classifier", "rules", *(f"fixed:{label}" for label in LABELS), *(f"llm:{name}" for name in NAMES))
+"""Who can say it, as the settings name them."""
 FIRST_VERDICT_S: Final = 10.0
 """Seconds that a judge's model has for its first word, as its server may have to load it."""
 
 
-class Verdict(Protocol):
-    """What a judge says of a request."""
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How hard a request is to answer well, as a judge says it.
 
-    @property
-    def label(self) -> Label:
-        """How hard it is."""
-        ...
+    Attributes:
+        label: the word that a router goes by.
+        probabilities: of each label; they sum to 1.
+        seconds: what judging took.
+        why: the reasons, in words.
+        judge: the name of the judge that said it; of the one that stepped in, where it had to.
+    """
 
-    @property
-    def probabilities(self) -> Mapping[Label, float]:
-        """Of each label; empty for a judge that gives none."""
-        ...
-
-    @property
-    def seconds(self) -> float:
-        """How long judging took."""
-        ...
-
-    @property
-    def why(self) -> str:
-        """The reason, in words."""
-        ...
+    label: Label
+    probabilities: Mapping[Label, float]
+    seconds: float
+    why: str
+    judge: str
 
 
 class Judge(Protocol):

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from aiflow_jupyter.bench import judge
 from aiflow_jupyter.bench.judge import figures, interval
 from aiflow_jupyter.cli import main
-from aiflow_jupyter.tiers.judge import Verdict
+from aiflow_jupyter.tiers.terms import Verdict
 
 
 def run(path, *options):
@@ -56,7 +56,7 @@ def test_the_interval_is_wilson_s():
     assert interval(50, 100) == pytest.approx((0.4038, 0.5962), abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["classifier", "rules", "fixed", "fixed:HIGH", "fixed:low"])
+@pytest.mark.parametrize("name", ["classifier", "rules", "fixed:HIGH"])
 def test_a_file_gives_every_figure(name, tmp_path):
     path = tmp_path / "queries.jsonl"
     rows = [
@@ -112,7 +112,7 @@ def test_a_file_that_is_not_there_and_a_folder_are_coded_errors(tmp_path):
 def test_a_fixed_judge_says_its_label(tmp_path):
     path = tmp_path / "queries.jsonl"
     path.write_text('{"text": "a", "ground_truth": "low"}')
-    for name, accuracy in (("fixed:LOW", 1), ("fixed:HIGH", 0), ("fixed", 0)):
+    for name, accuracy in (("fixed:LOW", 1), ("fixed:HIGH", 0)):
         assert json.loads(run(path, "--json", "--judge", name).output)["accuracy"] == accuracy
 
 
@@ -121,11 +121,13 @@ def test_how_far_it_is_is_said(tmp_path, monkeypatch):
     path.write_text('{"text": "a", "ground_truth": "low"}\n' * 3)
     monkeypatch.setattr(judge, "TELL_EVERY", 0)
     told = []
-    judge.measure(path, "fixed", told.append)
+    judge.measure(path, "fixed:LOW", told.append)
     assert told == [f"{done} of 3 queries are judged" for done in range(3)]
 
 
-@pytest.mark.parametrize("name", ["oracle", "fixed:EASY", "llm:moon", "rules:LOW", "classifier:", ":LOW", ""])
+@pytest.mark.parametrize(
+    "name", ["oracle", "fixed", "fixed:EASY", "llm", "llm:moon", "rules:LOW", "classifier:", ":LOW", ""]
+)
 def test_an_unknown_judge_is_named(tmp_path, name):
     path = tmp_path / "queries.jsonl"
     path.write_text('{"text": "a", "ground_truth": "LOW"}')

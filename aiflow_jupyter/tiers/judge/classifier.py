@@ -23,7 +23,8 @@ from aiflow_jupyter.errors import ConfigError, words
 from aiflow_jupyter.tiers.judge import features
 from aiflow_jupyter.tiers.judge.conversation import Gist
 from aiflow_jupyter.tiers.judge.encoder import Encoder
-from aiflow_jupyter.tiers.judge.verdict import LABELS, EmbeddedJudge, Label, Rule
+from aiflow_jupyter.tiers.judge.verdict import EmbeddedJudge, Rule
+from aiflow_jupyter.tiers.terms import LABELS, Label
 
 MODEL: Final = Path(__file__).with_name("model.npz")
 Floats = npt.NDArray[np.floating[Any]]

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.tiers.judge.conversation import Gist
-from aiflow_jupyter.tiers.judge.verdict import LABELS, EmbeddedJudge, Label
+from aiflow_jupyter.tiers.judge.verdict import EmbeddedJudge
+from aiflow_jupyter.tiers.terms import LABELS, Label
 
 
 class FixedJudge(EmbeddedJudge):

@@ -17,30 +17,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from aiflow_jupyter.errors import AiflowError, ProviderError, words
 from aiflow_jupyter.runtime.source import Message, Request, Source
 from aiflow_jupyter.tiers.judge.classifier import ClassifierJudge
 from aiflow_jupyter.tiers.judge.conversation import Gist, gist
-from aiflow_jupyter.tiers.judge.verdict import LABELS, EmbeddedJudge, Label, Rule, Verdict
-from aiflow_jupyter.tiers.terms import FIRST_VERDICT_S
+from aiflow_jupyter.tiers.judge.verdict import EmbeddedJudge, Rule
+from aiflow_jupyter.tiers.terms import FIRST_VERDICT_S, LABELS, PLACES, Label, TierName, Verdict
 
-Constraint = Literal["grammar", "schema", "choice", "none"]
-
-_SCHEMA: Final = {"type": "string", "enum": list(LABELS)}
-CONSTRAINTS: Final[Mapping[Constraint, Mapping[str, Any]]] = {
-    "grammar": {"grammar": f"root ::= {' | '.join(json.dumps(label) for label in LABELS)}"},
-    "schema": {
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": "label", "strict": True, "schema": _SCHEMA},
-        }
-    },
-    "choice": {"guided_choice": list(LABELS)},
-    "none": {},
-}
-"""How a server is told of the three words: llama.cpp's grammar, OpenAI's schema, vLLM's choice."""
+GRAMMAR: Final[Mapping[str, Any]] = {"grammar": f"root ::= {' | '.join(json.dumps(label) for label in LABELS)}"}
+"""How llama.cpp's server is told of the three words."""
 
 INSTRUCTION: Final = """\
 You rate how hard a question is to answer well: by the reasoning that a good answer needs, not by wording or length.
@@ -63,9 +50,9 @@ class LlmJudge:
 
     Args:
         source: who is asked.
-        tier: the tier of the request.
+        tier: whose model that is; the request goes no further.
         rule: how probabilities become a label.
-        constraint: how the server holds the model to the three words; `none` where it can't.
+        grammar: have the server hold the model to the three words, as llama.cpp's can; Ollama ignores it.
         deadline: seconds for an answer;
         first: for the first one, as a server may have to load its model before it.
         failures: after so many failures in a row the model is left alone,
@@ -81,9 +68,9 @@ class LlmJudge:
         self,
         source: Source,
         *,
-        tier: str = "local",
+        tier: TierName = "local",
         rule: Rule | None = None,
-        constraint: Constraint = "none",
+        grammar: bool = False,
         deadline: float = 2.0,
         first: float = FIRST_VERDICT_S,
         failures: int = 3,
@@ -93,10 +80,10 @@ class LlmJudge:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.rule = rule or Rule()
-        self._source, self._tier, self._constraint = source, tier, constraint
+        self._source, self.tier, self._grammar = source, tier, grammar
         self._deadline, self._failures, self._pause = deadline, failures, pause
         self._next_deadline = max(first, deadline)
-        self._fallback = fallback or ClassifierJudge(self.rule)
+        self.fallback = fallback or ClassifierJudge(self.rule)
         self._clock = clock
         self._answers: OrderedDict[str, Label] = OrderedDict()
         self._remembered = remembered
@@ -105,9 +92,9 @@ class LlmJudge:
         self._trying = False
 
     async def ajudge(self, messages: Sequence[Message]) -> Verdict:
-        """See `verdict.Judge`."""
+        """The verdict on a conversation, oldest message first."""
         begun = time.perf_counter()
-        second = await self._fallback.ajudge(messages)
+        second = await self.fallback.ajudge(messages)
         question = gist(messages)
         if not question.text or question.courtesy:
             return second
@@ -155,11 +142,12 @@ class LlmJudge:
         """The model's label, and what that cost, in words."""
         request = Request(
             (Message(role="system", content=INSTRUCTION), Message(role="user", content=json.dumps(text))),
-            tier=self._tier,
+            tier=self.tier,
+            stay=PLACES[self.tier],
             temperature=0.0,
             max_tokens=16,
             think=False,
-            extra=CONSTRAINTS[self._constraint],
+            extra=GRAMMAR if self._grammar else {},
             node="judge",
         )
         said, decisions = "", list[Any]()

@@ -13,7 +13,8 @@ from typing import Final
 
 from aiflow_jupyter.tiers.judge.conversation import Gist
 from aiflow_jupyter.tiers.judge.features import COUNTS
-from aiflow_jupyter.tiers.judge.verdict import LABELS, EmbeddedJudge, Label
+from aiflow_jupyter.tiers.judge.verdict import EmbeddedJudge
+from aiflow_jupyter.tiers.terms import LABELS, Label
 
 _POINTS: Final[Mapping[str, float]] = {
     "asks for one fact": -1.0,

@@ -1,4 +1,4 @@
-"""What a judge says of a conversation, and the rule that turns probabilities into one of three words.
+"""What the judges share that need no server, and the rule that turns probabilities into one of three words.
 
 LOW: one fact, a definition, a trivial computation. MEDIUM: a textbook procedure, or two to four known ideas put
 together. HIGH: whoever answers has to build the path: a proof, a design with trade-offs, contested evidence.
@@ -11,43 +11,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
 
 from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.runtime.source import Message
 from aiflow_jupyter.tiers.judge.conversation import Gist, gist
-
-Label = Literal["LOW", "MEDIUM", "HIGH"]
-LABELS: Final[tuple[Label, ...]] = ("LOW", "MEDIUM", "HIGH")
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """How hard a conversation's last question is to answer well.
-
-    Attributes:
-        label: the word that a router goes by.
-        probabilities: of each label; they sum to 1.
-        seconds: what judging took.
-        why: the reasons, in words.
-        judge: the name of the judge that said it; of the one that stepped in, where it had to.
-    """
-
-    label: Label
-    probabilities: Mapping[Label, float]
-    seconds: float
-    why: str
-    judge: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """The same as JSON takes it."""
-        return {
-            "label": self.label,
-            "probabilities": dict(self.probabilities),
-            "seconds": self.seconds,
-            "why": self.why,
-            "judge": self.judge,
-        }
+from aiflow_jupyter.tiers.terms import LABELS, Label, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +51,6 @@ class Rule:
         if self.torn and harder and probabilities[best] - probabilities[harder[0]] <= self.torn:
             return harder[0]
         return best
-
-
-class Judge(Protocol):
-    """Whatever says how hard a conversation is."""
-
-    @property
-    def name(self) -> str:
-        """What a verdict calls it."""
-        ...
-
-    async def ajudge(self, messages: Sequence[Message]) -> Verdict:
-        """The verdict on a conversation, oldest message first; never raises for what the messages say."""
-        ...
 
 
 class EmbeddedJudge(ABC):

@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aiflow_jupyter.errors import ConfigError
-from aiflow_jupyter.tiers.judge import LABELS, Rule, judge, judge_named
+from aiflow_jupyter.tiers.judge import Rule, judge_named
 from aiflow_jupyter.tiers.judge.classifier import MODEL, ClassifierJudge
 from aiflow_jupyter.tiers.judge.encoder import TOKENS
 from aiflow_jupyter.tiers.judge.fixed import FixedJudge
 from aiflow_jupyter.tiers.judge.rules import RulesJudge
+from aiflow_jupyter.tiers.terms import LABELS
 
 JUDGES = [ClassifierJudge(), RulesJudge(), FixedJudge("HIGH")]
 EACH = pytest.mark.parametrize("each", JUDGES, ids=lambda each: each.name)
@@ -86,18 +87,19 @@ def test_shorter_please_is_as_hard_as_what_it_shortens():
 
 def test_two_plus_two_stays_low_after_anything():
     before = said("Design a consensus protocol for byzantine networks with proofs of safety and liveness")
-    assert judge([*before, {"role": "assistant", "content": "..."}, *said("What is 2+2?")]).label == "LOW"
+    assert JUDGES[0].judge([*before, {"role": "assistant", "content": "..."}, *said("What is 2+2?")]).label == "LOW"
 
 
 def test_thanks_is_low():
-    assert judge(said("thanks!")).label == "LOW"
+    assert JUDGES[0].judge(said("thanks!")).label == "LOW"
 
 
 def test_the_classifier_tells_plain_cases_apart():
-    assert judge(said("What is the capital of Portugal?")).label == "LOW"
-    assert judge(said("Solve y'' + 4y' + 4y = exp(-2x) and check the result")).label == "MEDIUM"
+    assert JUDGES[0].judge(said("What is the capital of Portugal?")).label == "LOW"
+    assert JUDGES[0].judge(said("Solve y'' + 4y' + 4y = exp(-2x) and check the result")).label == "MEDIUM"
     assert (
-        judge(said("Lower bound on the sample complexity of testing whether a distribution is uniform")).label == "HIGH"
+        JUDGES[0].judge(said("Lower bound on the sample complexity of testing whether a distribution is uniform")).label
+        == "HIGH"
     )
 
 
@@ -129,8 +131,8 @@ async def test_the_loop_goes_on_while_it_judges():
 
 def test_judging_takes_neither_torch_nor_a_server_and_importing_no_numpy():
     program = (
-        "import sys; from aiflow_jupyter.tiers.judge import judge; assert 'numpy' not in sys.modules;"
-        "judge([{'role': 'user', 'content': 'why?'}]);"
+        "import sys; from aiflow_jupyter.tiers.judge import judge_named; assert 'numpy' not in sys.modules;"
+        "judge_named('classifier').judge([{'role': 'user', 'content': 'why?'}]);"
         "assert not {'torch', 'sklearn', 'onnxruntime', 'httpx'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -168,10 +170,11 @@ def test_a_damaged_model_file_is_a_coded_error_and_runs_no_code(kind, tmp_path, 
     assert not (tmp_path / "sprung").exists()
 
 
-@pytest.mark.parametrize(("name", "options"), [("oracle", {}), ("llm", {})])
-def test_a_judge_that_is_none_is_refused(name, options):
-    with pytest.raises(ConfigError, match="AF725"):
-        judge_named(name, **options)
+@pytest.mark.parametrize(("name", "says"), [("oracle", "there is no judge"), ("llm:local", "no source to ask")])
+def test_a_judge_that_is_none_is_refused(name, says):
+    with pytest.raises(ConfigError, match=says) as raised:
+        judge_named(name)
+    assert raised.value.code == "AF725"
 
 
 def test_a_fixed_judge_takes_one_of_the_three_words():

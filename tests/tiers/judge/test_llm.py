@@ -10,7 +10,7 @@ import pytest
 
 from aiflow_jupyter.providers.openai import OpenAICompatible
 from aiflow_jupyter.tiers.judge.fixed import FixedJudge
-from aiflow_jupyter.tiers.judge.llm import CONSTRAINTS, LlmJudge
+from aiflow_jupyter.tiers.judge.llm import GRAMMAR, LlmJudge
 
 QUESTION = [{"role": "user", "content": "Is Nagarjuna's emptiness itself empty?"}]
 
@@ -74,11 +74,11 @@ async def test_the_first_answer_may_take_longer_as_a_model_is_loaded_before_it()
     assert (later.judge, "did not answer within 0.05 s" in later.why) == ("fixed", True)
 
 
-@pytest.mark.parametrize("constraint", CONSTRAINTS)
-async def test_the_server_is_told_of_the_three_words(constraint):
+@pytest.mark.parametrize("grammar", [True, False])
+async def test_a_server_is_told_of_the_three_words_where_it_can_hold_a_model_to_them(grammar):
     server = Server()
-    await server.judge(constraint=constraint).ajudge(QUESTION)
-    assert CONSTRAINTS[constraint].items() <= server.asked[0].items()
+    await server.judge(grammar=grammar).ajudge(QUESTION)
+    assert server.asked[0].get("grammar") == (GRAMMAR["grammar"] if grammar else None)
     assert server.asked[0]["temperature"] == 0
 
 
@@ -153,7 +153,7 @@ async def test_a_real_model_held_by_a_grammar_says_one_of_the_words(model):
 
     provider = EmbeddedModel(model)
     try:
-        judge = LlmJudge(provider, constraint="grammar", deadline=120, fallback=FixedJudge("LOW"))
+        judge = LlmJudge(provider, grammar=True, deadline=120, fallback=FixedJudge("LOW"))
         verdict = await judge.ajudge(QUESTION)
         assert verdict.judge == "llm", verdict.why
     finally:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiflow_jupyter.errors import ConfigError
-from aiflow_jupyter.tiers.judge import LABELS, Rule
+from aiflow_jupyter.tiers.judge import Rule
+from aiflow_jupyter.tiers.terms import LABELS
 
 SHARES = st.tuples(*[st.floats(0.001, 1)] * 3).map(
     lambda parts: {label: part / sum(parts) for label, part in zip(LABELS, parts, strict=True)}

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from aiflow_jupyter.tiers.judge.verdict import LABELS
+from aiflow_jupyter.tiers.terms import LABELS
 
 FILE: Final = Path(__file__).with_name("queries.jsonl")
 WRITTEN: Final = ("written", "short_and_long")

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aiflow_jupyter.tiers.judge.training.data import Queries
-from aiflow_jupyter.tiers.judge.verdict import LABELS
+from aiflow_jupyter.tiers.terms import LABELS
 
 Array = npt.NDArray[Any]
 DRAWS: Final = 1_000
