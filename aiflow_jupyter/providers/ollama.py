@@ -26,10 +26,9 @@ from urllib.parse import unquote, urlsplit
 from aiflow_jupyter.environment import usable_environment
 from aiflow_jupyter.errors import ConfigError, ProviderError, StreamCut, encodable
 from aiflow_jupyter.events import Event, Finish, Kind, Phase, ToolFragment, Usage
-from aiflow_jupyter.providers import network, remote
+from aiflow_jupyter.providers import network, refusals, remote
 from aiflow_jupyter.providers.chunks import counted
 from aiflow_jupyter.providers.openai import is_loopback
-from aiflow_jupyter.providers.refusals import seconds_of
 from aiflow_jupyter.providers.secret import Redaction, Secret, one_line
 from aiflow_jupyter.providers.tags import Tags
 from aiflow_jupyter.runtime.source import Message, Request
@@ -99,6 +98,7 @@ class Ollama:
         self._host = parts.hostname
         self._shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
         self._redact = Redaction([Secret(unquote(parts.password or ""))])
+        self._keyed = bool(parts.password)
         self._checked: dict[str, int] = {}
         self._keep_alive = keep_alive
         self._transport = transport
@@ -209,7 +209,7 @@ class Ollama:
                     return None
                 content = await network.whole(response, self.name)
         except TimeoutError:
-            raise self._late(_ASIDE_S) from None
+            raise refusals.too_slow(self.name, self._shown, _ASIDE_S) from None
         except httpx.HTTPError as error:
             raise self._broken(error) from error
         with suppress(ValueError):
@@ -265,44 +265,32 @@ class Ollama:
 
     def _refused(self, error: ollama.ResponseError, model: str) -> ProviderError:
         self._redact.cleanse(error)
-        said = _said(error.error, self._redact)
         if error.status_code in (-1, 200):  # the client's word for a line of the stream
             return ProviderError(
-                f"{self.name} ({model}) failed in the middle of its answer: {said}",
+                f"{self.name} ({model}) failed in the middle of its answer: {one_line(error.error, self._redact, 300)}",
                 code="AF707",
                 hint="What came so far is a part of the answer. Run it again, or look at the server's log.",
             )
-        if error.status_code == 404:
-            return ProviderError(
-                f"{self.name} has no model {model!r}",
-                code="AF704",
-                hint=f"ollama pull {model}   (or `ollama list`)",
-                unread=True,
-                of_request=True,
-            )
-        if error.status_code == 429:
-            refused = ProviderError(f"{self.name} has had too many requests: {said}", code="AF705", unread=True)
-            refused.retry_after = seconds = _asked_to_wait(error)
-            refused.hint = "try again later" if seconds is None else f"try again in {seconds:.0f} s"
-            return refused
-        if error.status_code >= 500:
-            return ProviderError(
-                f"{self.name} ({model}) failed: {said}",
-                code="AF707",
-                hint="look at the server's log; is memory short?",
-                unread=True,
-            )
-        hint = "choose a model that can, or leave the option out" if "does not support" in said else "see the message"
-        return ProviderError(
-            f"{self.name} refused ({error.status_code}): {said}", code="AF706", hint=hint, unread=True, of_request=True
+        response = getattr(error.__context__, "response", None)  # only there does the client keep the headers
+        refused = refusals.refused(
+            self.name,
+            self._shown,
+            error.status_code,
+            error.error,
+            redact=self._redact,
+            retry_after=response.headers.get("retry-after", "") if response is not None else "",
+            keyed=self._keyed,
         )
+        if error.status_code == 404:
+            refused.hint = f"ollama pull {model}   (or `ollama list`)"
+        return refused
 
     def _broken(self, error: Exception) -> ProviderError:
         import httpx  # noqa: PLC0415
 
         self._redact.cleanse(error)
         if isinstance(error, httpx.ReadTimeout):
-            return self._late(self._timeouts[1])
+            return refusals.too_slow(self.name, self._shown, self._timeouts[1])
         untrusted, hint = network.of_tls(error)
         if untrusted:
             return ProviderError(
@@ -313,11 +301,6 @@ class Ollama:
             code="AF701",
             hint="start it: ollama serve",
             unread=not network.may_be_read(error),
-        )
-
-    def _late(self, seconds: float) -> ProviderError:
-        return ProviderError(
-            f"{self.name} said nothing for {seconds:g} s", code="AF709", hint="is a model still loading?"
         )
 
 
@@ -412,17 +395,3 @@ def _function(call: object) -> dict[str, Any]:
     return {"name": function["name"], "arguments": arguments if isinstance(arguments, dict) else {}}
 
 
-def _asked_to_wait(error: ollama.ResponseError) -> float | None:
-    """Seconds for which the server asks to be left alone; its client keeps its headers only behind the error."""
-    response = getattr(error.__context__, "response", None)
-    return seconds_of(response.headers.get("retry-after", "")) if response is not None else None
-
-
-def _said(text: str, redact: Redaction) -> str:
-    """What a server says of an error, in one short line; the client hands on a body that may be JSON or a page."""
-    try:
-        found = json.loads(text)
-        text = str(found.get("error", text)) if isinstance(found, dict) else text
-    except (ValueError, RecursionError):
-        text = "a page of HTML" if "<" in text[:200] else text
-    return one_line(text, redact, 300)

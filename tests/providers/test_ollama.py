@@ -163,9 +163,11 @@ async def test_a_lost_connection_is_a_cut():
     [
         (Server(b'{"error":"model \'small\' not found"}', status=404), "AF704", "ollama pull small"),
         (Server(b'{"error":"\\"small\\" does not support thinking"}', status=400), "AF706", "does not support"),
+        (Server(b'{"error":"unauthorized"}', status=401), "AF703", "wants a key"),
+        (Server(b'{"error":"exceeds the maximum context"}', status=400), "AF706", "too long"),
         (Server(b'{"error":"busy"}', status=429), "AF705", "too many"),
         (Server(b'{"error":"out of memory"}', status=500), "AF707", "out of memory"),
-        (Server(b"<html>proxy</html>", status=502), "AF707", "a page of HTML"),
+        (Server(b"<html>proxy</html>", status=502), "AF707", "a web page"),
         (Server(b"<html>not ollama</html>"), "AF708", "Is http://127.0.0.1:11434 an Ollama server?"),
         (Server(b"[1, 2]\n"), "AF708", "can't be understood"),
         (Server(b'{"message": 5, "done": false}\n'), "AF708", "can't be understood"),
@@ -306,7 +308,7 @@ async def test_a_call_that_names_no_function_is_left_out(call):
 
 
 async def test_how_long_a_busy_server_wants_to_be_left_alone_is_passed_on():
-    with pytest.raises(ProviderError, match="try again in 30 s") as raised:
+    with pytest.raises(ProviderError, match="Wait 30 s") as raised:
         await answer(Server(b'{"error":"slow"}', status=429, sends={"retry-after": "30"}))
     assert (raised.value.code, raised.value.retry_after) == ("AF705", 30)
 
