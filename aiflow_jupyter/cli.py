@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.graph.signatures import Signatures
     from aiflow_jupyter.providers.models import Model
     from aiflow_jupyter.runtime.metrics import Answer
-    from aiflow_jupyter.runtime.source import Message, Provider
+    from aiflow_jupyter.runtime.source import Message, Source
     from aiflow_jupyter.tiers.providers import ConfiguredRouter
 
 T = TypeVar("T")
@@ -144,7 +144,9 @@ def demo(*, as_json: bool, prompt: str | None) -> None:
 @click.option("--why", is_flag=True, help="Say who answered and why.")
 @click.option("--explain", is_flag=True, help="Say who would answer and why, and don't ask.")
 @click.option("-c", "--conversation", metavar="NAME", default=None, help="A turn of this conversation.")
-@click.option("--no-store", is_flag=True, help="With -c: ask with the conversation, and keep nothing of this turn.")
+@click.option(
+    "--no-store", is_flag=True, help="With -c: keep nothing of this turn; a terminal has no memory but the disk."
+)
 def ask(
     question: str,
     system: str | None,
@@ -156,52 +158,62 @@ def ask(
     **options: Any,
 ) -> None:
     """Ask a question (- is standard input); the answer streams to stdout, what is waited for is said on stderr."""
+    from aiflow_jupyter.runtime.metrics import Answer
+    from aiflow_jupyter.tiers.conversation.open_turn import OpenTurn
     from aiflow_jupyter.tiers.conversation.store import Conversations
-    from aiflow_jupyter.tiers.conversation.turns import asking, staying
-    from aiflow_jupyter.tiers.terms import strictest
+    from aiflow_jupyter.tiers.conversation.turns import asking
 
-    messages, book = asking(question, system), Conversations()
+    messages, turn = asking(question, system), None
     if conversation is not None:
-        asked = book.asked(conversation, question, system=system)
-        messages = asked.messages
-        if held := staying(asked, options["stay"]):
-            click.echo(held, err=True)
-        options["stay"] = strictest(options["stay"] or "anywhere", asked.stay)
-        options["conversation"] = "" if no_store else conversation
+        stay = options["stay"]
+        turn = OpenTurn(Conversations(), conversation, question, system=system, store=not no_store, stay=stay)
+        if turn.notice:
+            click.echo(turn.notice, err=True)
+        messages = turn.messages
+        options |= {"stay": turn.stay, "conversation": turn.booked}
     if explain:
         decision = _with_router(lambda router: router.explain(messages, **options))
         click.echo(plain(str(decision)))
         return
-    answer, text = _with_router(lambda router: _ask(router, messages, options))
-    click.echo(plain(answer.badge()), err=True)
-    if answer.remark:
-        click.echo(plain(answer.remark), err=True)
-    if why and answer.decision is not None:
-        click.echo(plain(str(answer.decision)), err=True)
-    if conversation is not None and not no_store:
-        book.record(
-            conversation,
-            question,
-            text,
-            system=system,
-            tier=answer.tier,
-            model=answer.model,
-            stay=options["stay"],
-        )
+    answer = Answer("ask", "0", started=0)
+    try:
+        text = _with_router(lambda router: _ask(router, messages, options, answer))
+        click.echo(plain(answer.badge()), err=True)
+        if answer.remark:
+            click.echo(plain(answer.remark), err=True)
+    finally:
+        if why and answer.decision is not None:
+            click.echo(plain(str(answer.decision)), err=True)
+    if turn is not None:
+        turn.record(text, answer.tier, answer.model)
 
 
-async def _ask(router: Provider, messages: tuple[Message, ...], options: dict[str, Any]) -> tuple[Answer, str]:
+async def _ask(
+    source: Source, messages: tuple[Message, ...], options: Mapping[str, Any], answer: Answer | None = None
+) -> str:
+    """Ask, and show what comes and what is waited for.
+
+    Args:
+        source: who is asked.
+        messages: the chat.
+        options: further fields of a `Request`.
+        answer: takes the figures and the decision, also where it fails.
+
+    Returns:
+        the answer's text.
+    """
     from contextlib import aclosing
 
     from aiflow_jupyter.runtime.metrics import Answer
     from aiflow_jupyter.runtime.source import Request
 
     said: list[str] = []
-    answer = Answer("ask", "0", started=time.perf_counter_ns())
+    answer = answer or Answer("ask", "0", 0)
+    answer.started = time.perf_counter_ns()
     shown = _Shown()
     try:
         async with aclosing(
-            router.stream(Request(messages, report=shown.wait, decided=answer.decide, **options))
+            source.stream(Request(messages, report=shown.wait, decided=answer.decide, **options))
         ) as events:
             async for event in events:
                 answer.note(event)
@@ -216,7 +228,7 @@ async def _ask(router: Provider, messages: tuple[Message, ...], options: dict[st
                     shown.wait("the model is reasoning")
     finally:
         shown.end_line()
-    return answer, "".join(said)
+    return "".join(said)
 
 
 class _Shown:
@@ -485,7 +497,7 @@ def _add_commands() -> None:
     relay.keys.add_command(hpc.worker_key)
     for command in (
         *graph.commands(_signatures),
-        trace.command(_with_router),
+        trace.command(_with_router, _ask),
         codes.command,
         relay.relay,
         relay.keys,

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.runtime.metrics import NodeStatus
     from aiflow_jupyter.runtime.replay.trace import Exchange, Trace
     from aiflow_jupyter.runtime.run import Run
-    from aiflow_jupyter.runtime.source import Message, Provider
+    from aiflow_jupyter.runtime.source import Message, Provider, Source
 
 _PATH = click.Path(path_type=Path, dir_okay=False)
 _PARTIAL = click.option("--partial", is_flag=True, help="Leave out a last line that was cut off.")
@@ -89,8 +88,12 @@ question_argument = click.argument("question", required=False, callback=_questio
 """The question of a command, or `-` for standard input."""
 
 
-def command(with_router: WithRouter) -> click.Command:
-    """The command, with what runs a job that asks a model."""
+Ask = Callable[["Source", "tuple[Message, ...]", Mapping[str, Any]], Awaitable[str]]
+"""Asks with the fields of a `Request`, shows the answer and what is waited for, and gives the text."""
+
+
+def command(with_router: WithRouter, ask: Ask) -> click.Command:
+    """The command, with what runs a job that asks a model, and what asks."""
 
     @click.group()
     def trace() -> None:
@@ -103,10 +106,21 @@ def command(with_router: WithRouter) -> click.Command:
     @click.option("--messages", is_flag=True, help="Record the question itself, not only its hash.")
     def record(question: str, out: Path, system: str | None, *, messages: bool, **options: Any) -> None:
         """Ask a question (- is standard input), print the answer, and record it to a file."""
+        from aiflow_jupyter.runtime.replay.recorder import Recorder
+        from aiflow_jupyter.runtime.replay.trace import load
         from aiflow_jupyter.tiers.conversation.turns import asking
 
-        summary = with_router(lambda router: _record(router, asking(question, system), out, options, messages=messages))
-        click.echo(summary, err=True)
+        async def job(router: Provider) -> str:
+            recorder = Recorder(router, out, messages=messages)
+            try:
+                await ask(recorder, asking(question, system), options)
+            finally:
+                recorder.close()
+            if recorder.problem is not None:
+                raise recorder.problem
+            return f"{out}: {_line(load(out).exchanges[0])}"
+
+        click.echo(plain(with_router(job)), err=True)
 
     @trace.command()
     @click.argument("file", type=_PATH)
@@ -137,33 +151,6 @@ def command(with_router: WithRouter) -> click.Command:
         _replay(file, graph, **options)
 
     return trace
-
-
-# -- record
-
-
-async def _record(
-    router: Provider, asked: tuple[Message, ...], out: Path, options: Mapping[str, Any], *, messages: bool
-) -> str:
-    from aiflow_jupyter.runtime.replay.recorder import Recorder
-    from aiflow_jupyter.runtime.replay.trace import load
-    from aiflow_jupyter.runtime.source import Request
-
-    recorder = Recorder(router, out, messages=messages)
-    mid_line = False
-    try:
-        async with aclosing(recorder.stream(Request(asked, **options))) as events:
-            async for event in events:
-                if event.kind == "token" and event.phase != "reasoning" and event.payload:
-                    click.echo(plain(event.payload), nl=False)
-                    mid_line = not event.payload.endswith("\n")
-    finally:
-        recorder.close()
-        if mid_line:
-            click.echo()
-    if recorder.problem is not None:
-        raise recorder.problem
-    return plain(f"{out}: {_line(load(out).exchanges[0])}")
 
 
 # -- show

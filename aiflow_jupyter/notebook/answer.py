@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.events import Event, Usage
     from aiflow_jupyter.graph.builder import Flow
     from aiflow_jupyter.graph.spec import GraphSpec
-    from aiflow_jupyter.notebook.conversing import OpenTurn
+    from aiflow_jupyter.notebook.conversing import CellTurn
     from aiflow_jupyter.notebook.hosting import Host
     from aiflow_jupyter.notebook.outputs import Output
     from aiflow_jupyter.runtime.metrics import Answer, Decided
@@ -311,18 +311,19 @@ def ask(host: Host, prompt: str, *, conversation: str | None = None, store: bool
         raise CommandError("the question is empty", code="AF802")
     require_arguments(arguments)
     view = AnswerView(None)
-    turn: OpenTurn | None = None
+    turn: CellTurn | None = None
     value: Any = prompt
     if conversation is not None:
-        from aiflow_jupyter.notebook.conversing import OpenTurn
+        from aiflow_jupyter.notebook.conversing import CellTurn, running_cell
 
-        turn = OpenTurn(
-            host,
+        turn = CellTurn(
+            host.conversations,
             conversation,
             prompt,
             system=arguments.pop("system", None),
             store=store,
             stay=arguments.get("stay"),
+            cell=running_cell(),
         )
         value, arguments["stay"] = turn.messages, turn.stay
         if turn.notice:

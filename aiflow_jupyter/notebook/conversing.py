@@ -1,4 +1,4 @@
-"""A question that is a turn of a conversation: what it is asked with, and that it is kept once its answer is whole."""
+"""Conversations in a notebook: a cell's question as a turn, and the line `%aiflow conversation`."""
 
 from __future__ import annotations
 
@@ -6,100 +6,43 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from aiflow_jupyter.errors import AiflowError
+from aiflow_jupyter.tiers.conversation.open_turn import OpenTurn
+from aiflow_jupyter.tiers.conversation.turns import Cell, Turn
+
 if TYPE_CHECKING:
     import argparse
 
-    from aiflow_jupyter.errors import AiflowError
     from aiflow_jupyter.notebook.answer import AnswerView
     from aiflow_jupyter.notebook.hosting import Host
     from aiflow_jupyter.runtime.run import Run
     from aiflow_jupyter.runtime.source import Message
-    from aiflow_jupyter.tiers.conversation.turns import Cell, Turn
-    from aiflow_jupyter.tiers.terms import Floor
 
 
-class OpenTurn:
-    """See the module.
-
-    Args:
-        host: has the conversations.
-        name: the conversation.
-        question: what is asked.
-        system: the system message from now on; None for the last one that was given.
-        store: whether the turn is kept on the disk, or only in this process's memory.
-        stay: how far its text may go; None for anywhere.
-        cell: where it is asked.
+class CellTurn(OpenTurn):
+    """An open turn that is kept when its run is over.
 
     Attributes:
-        messages: the whole chat, the question last.
-        booked: the conversation's name as the router and the ledger are told it: empty where something of the chat is
-            not to be stored, so that no trace of it gets to the disk.
-        stay: how far the whole chat may go: what is said here, and what earlier turns were asked with.
-        notice: what the user has to know of that; mostly empty.
-        problem: why the turn could not be kept, None if it was.
-
-    Raises:
-        CommandError: no conversation can have that name.
-        ConfigError: the file can't be used.
+        problem: why it could not be kept, None if it was.
     """
 
-    def __init__(
-        self,
-        host: Host,
-        name: str,
-        question: str,
-        *,
-        system: str | None,
-        store: bool,
-        stay: Floor | None = None,
-        cell: Cell | None = None,
-    ) -> None:
-        from aiflow_jupyter.tiers.conversation.turns import staying
-        from aiflow_jupyter.tiers.terms import strictest
-
-        self._conversations = host.conversations
-        self._name = name
-        self._question = question
-        self._system = system
-        self._store = store
-        self._cell = cell or running_cell()
-        asked = self._conversations.asked(name, question, system=system, cell=self._cell)
-        self.messages: tuple[Message, ...] = asked.messages
-        self.booked = name if store and asked.stored else ""
-        self.stay: Floor = strictest(stay or "anywhere", asked.stay)
-        self.notice = staying(asked, stay)
-        self.problem: AiflowError | None = None
+    problem: AiflowError | None = None
 
     async def keep(self, run: Run, view: AnswerView) -> None:
         """Keep the turn if its answer is whole; called on the loop when the run is over."""
-        from aiflow_jupyter.errors import AiflowError
-
         if run.state != "done" or not run.answers:
             return
         answer = run.answers[0]
         try:
-            await asyncio.to_thread(
-                self._conversations.record,
-                self._name,
-                self._question,
-                view.text,
-                system=self._system,
-                tier=answer.tier,
-                model=answer.model,
-                cell=self._cell,
-                store=self._store,
-                stay=self.stay,
-            )
+            await asyncio.to_thread(self.record, view.text, answer.tier, answer.model)
         except AiflowError as error:
-            error.message = f"the answer came, but this turn of {self._name!r} could not be kept: {error.message}"
+            error.message = f"the answer came, but this turn of {self.name!r} could not be kept: {error.message}"
             self.problem = error
 
 
 def running_cell(shell: Any = None) -> Cell:
     """The cell that runs, as far as its front end says which; the terminal's IPython and plain Python have none."""
     from IPython.core.getipython import get_ipython
-
-    from aiflow_jupyter.tiers.conversation.turns import Cell
 
     shell = get_ipython() if shell is None else shell
     if getattr(shell, "kernel", None) is None:

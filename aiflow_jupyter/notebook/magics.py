@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.graph.forms.language import Parsed
     from aiflow_jupyter.graph.spec import GraphSpec
     from aiflow_jupyter.notebook.answer import Reply
-    from aiflow_jupyter.notebook.conversing import OpenTurn
+    from aiflow_jupyter.notebook.conversing import CellTurn
     from aiflow_jupyter.notebook.hosting import Handle, Host, Listed
     from aiflow_jupyter.runtime.run import Result, Run
 
@@ -236,7 +236,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         finally:
             tell()
 
-    def _explained(self, options: argparse.Namespace, body: str, turn: OpenTurn | None) -> str:
+    def _explained(self, options: argparse.Namespace, body: str, turn: CellTurn | None) -> str:
         """Who would answer a question, and why."""
         from aiflow_jupyter.tiers.conversation.turns import asking
 
@@ -254,14 +254,14 @@ class AiflowMagics(Magics):  # type: ignore[misc]
         messages = turn.messages if turn is not None else asking(body, options.system)
         return str(wait_for(self._host.submit(explain(messages, **fields)), LOOK_S))
 
-    def _turn(self, options: argparse.Namespace, body: str) -> OpenTurn | None:
+    def _turn(self, options: argparse.Namespace, body: str) -> CellTurn | None:
         """The turn of a conversation that a cell's question is, None if it names none."""
         if options.conversation is None:
             return None
-        from aiflow_jupyter.notebook.conversing import OpenTurn, running_cell
+        from aiflow_jupyter.notebook.conversing import CellTurn, running_cell
 
-        turn = OpenTurn(
-            self._host,
+        turn = CellTurn(
+            self._host.conversations,
             options.conversation,
             body,
             system=options.system,

@@ -117,6 +117,13 @@ def test_so_it_has_on_a_terminal(env, tmp_path, command):
     assert f"{PART}\r\nStreamCut AF702: " in shown
 
 
+@pytest.mark.parametrize(("tier", "code"), [("local", "AF702"), ("cloud", "AF7")])
+def test_why_is_said_of_a_question_that_failed_too(run, tier, code):
+    done = run("ask", "cut", "--tier", tier, "--why")
+    assert done.returncode == 1
+    assert done.stderr.index(f"{tier}: ") < done.stderr.index("decided in ") < done.stderr.rindex(code), done.stderr
+
+
 def test_at_a_terminal_a_missing_question_is_not_waited_for(env):
     ours, theirs = pty.openpty()
     done = subprocess.run(

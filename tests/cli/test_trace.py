@@ -148,14 +148,16 @@ def test_record_takes_every_option_of_a_question(tmp_path):
     class Source:
         async def stream(self, request):
             asked.append(request)
+            request.report("worker up")
             yield Event("token", "Hi", meta={"phase": "answer"})
             yield Event("finish", Finish("stop"))
 
-    record = trace_command.command(lambda job: asyncio.run(job(Source())))
+    record = trace_command.command(lambda job: asyncio.run(job(Source())), cli._ask)
     line = "--tier local --stay institution --fallback --model m --system Briefly"
     line += " --temperature 0.5 --max-tokens 9 --seed 3"
     done = CliRunner().invoke(record, ["record", "-o", str(tmp_path / "new.jsonl"), *line.split(), "Why?"])
     assert done.exit_code == 0, done.output
+    assert done.stderr.startswith("worker up ...\n")
     (request,) = asked
     assert [message["content"] for message in request.messages] == ["Briefly", "Why?"]
     told = (request.tier, request.stay, request.fallback, request.model, request.temperature, request.max_tokens)
@@ -163,7 +165,7 @@ def test_record_takes_every_option_of_a_question(tmp_path):
 
 
 def test_ask_and_record_have_the_same_options_of_a_question():
-    group = trace_command.command(lambda job: asyncio.run(job(None)))
+    group = trace_command.command(lambda job: asyncio.run(job(None)), cli._ask)
     own = {"out", "messages", "why", "explain", "conversation", "no_store", "help"}
     ask, record = ({each.name for each in command.params} - own for command in (cli.ask, group.commands["record"]))
     assert ask == record

@@ -20,7 +20,7 @@ from typing import Final
 
 from aiflow_jupyter.errors import CommandError
 from aiflow_jupyter.runtime.source import Message
-from aiflow_jupyter.tiers.terms import Floor, strictest
+from aiflow_jupyter.tiers.terms import Floor
 
 _NAME: Final = re.compile(r"[^\W_][\w .:-]{0,99}")
 ACTIONS: Final = ("undo", "forget", "export", "import")
@@ -122,16 +122,6 @@ def _of(turns: Sequence[Turn], cell: Cell) -> tuple[list[Turn], list[Turn]]:
     """A cell's turns, and those of them that its present execution asked."""
     own = [turn for turn in turns if cell.id and turn.cell.id == cell.id]
     return own, [turn for turn in own if turn.cell.execution == cell.execution]
-
-
-def staying(asked: Asked, stay: Floor | None) -> str:
-    """What to say where earlier turns hold a question back that itself might go further; empty where they don't."""
-    if strictest(stay or "anywhere", asked.stay) == (stay or "anywhere"):
-        return ""
-    return (
-        f"asked with --stay {asked.stay}, as an earlier turn of this conversation was: its text is sent along, and "
-        "goes no further"
-    )
 
 
 def require_name(name: str) -> None:
