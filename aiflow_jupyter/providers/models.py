@@ -61,7 +61,7 @@ def default_model() -> Model | None:
     """
     if path := os.environ.get("AIFLOW_MODEL"):
         return _described(Path(path).expanduser(), "AIFLOW_MODEL")
-    return fetched() or next(reversed(_added()), None)
+    return next(iter(list_models()), None)
 
 
 def find(name: str) -> Model:
@@ -81,9 +81,9 @@ def find(name: str) -> Model:
 
 
 def list_models() -> list[Model]:
-    """The models on this machine: the fetched one first, then those added whose files are still there."""
+    """The models on this machine: the fetched one first, then those added whose files are still there, latest first."""
     first = fetched()
-    return [*([first] if first else []), *_added()]
+    return [*([first] if first else []), *reversed(_added())]
 
 
 def fetched() -> Model | None:

@@ -1,7 +1,8 @@
-"""What every provider's HTTP takes: bodies of bounded size, JSON that may be anything, and why TLS failed."""
+"""What every provider's HTTP takes: whose address it is, bodies of bounded size, any JSON, and why TLS failed."""
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import ssl
@@ -14,6 +15,16 @@ if TYPE_CHECKING:
 
 LARGEST: Final = 16 * 1024 * 1024
 """Bytes of an answer that is no stream: the tokens of a text of a million, and more models than anybody has."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` (a name or an address, as in a URL) is this machine's loopback."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 async def whole(response: httpx.Response, name: str, limit: int = LARGEST) -> bytes:

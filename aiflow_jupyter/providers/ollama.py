@@ -28,7 +28,6 @@ from aiflow_jupyter.errors import ConfigError, ProviderError, StreamCut, encodab
 from aiflow_jupyter.events import Event, Finish, Kind, Phase, ToolFragment, Usage
 from aiflow_jupyter.providers import network, refusals, remote
 from aiflow_jupyter.providers.chunks import counted
-from aiflow_jupyter.providers.openai import is_loopback
 from aiflow_jupyter.providers.secret import Redaction, Secret, one_line
 from aiflow_jupyter.providers.tags import Tags
 from aiflow_jupyter.runtime.source import Message, Request
@@ -235,7 +234,7 @@ class Ollama:
                 host=self._url,
                 timeout=httpx.Timeout(read, connect=connect),
                 follow_redirects=False,
-                trust_env=not is_loopback(self._host),
+                trust_env=not network.is_loopback(self._host),
                 headers={"accept-encoding": "identity"},  # its lines are looked at before the client has them
                 event_hooks={"response": hooks},
                 **options,
@@ -393,5 +392,3 @@ def _function(call: object) -> dict[str, Any]:
         except (ValueError, RecursionError):
             arguments = {}
     return {"name": function["name"], "arguments": arguments if isinstance(arguments, dict) else {}}
-
-

@@ -12,7 +12,6 @@ request is sent a second time only if a kept connection turned out to be dead be
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -90,7 +89,7 @@ class OpenAICompatible:
         self.name = name
         self.model = model
         self.url = str(address.copy_with(userinfo=b"", query=None))
-        self.loopback = is_loopback(address.host)
+        self.loopback = network.is_loopback(address.host)
         self._address = address
         self._key = key
         carried = [address.password, *(value for _, value in parse_qsl(address.query.decode("latin-1")))]
@@ -413,16 +412,6 @@ class OpenAICompatible:
         self._redact.cleanse(error)
         with suppress(RuntimeError):  # the error carries no request
             error.request.headers.pop("Authorization", None)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host` (a name or an address, as in a URL) is this machine's loopback."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _connections_into(seen: list[str]) -> Callable[[str, Mapping[str, Any]], Any]:

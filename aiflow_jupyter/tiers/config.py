@@ -108,8 +108,6 @@ def load(user: Path | None = None, beside: Path = Path(FILE)) -> Config:
             hint=f"{changed}a project chooses {_CHOICES} only; move the setting to {own}\n"
             f"or, if you know who wrote it, look at it and trust it, in a terminal: aiflow trust {beside}",
         )
-    if not pointing:
-        _leave_off(chosen, settings)
     return _together(beside, config, settings, chosen)
 
 
@@ -126,7 +124,9 @@ def examine(beside: Path) -> tuple[bytes, list[tuple[Setting, Any]]]:
 
 
 def _together(beside: Path, own: Config, settings: dict[str, Any], chosen: dict[str, Any]) -> Config:
-    """The user's settings with those of a project."""
+    """The user's settings with those of a project, as far as they count."""
+    if not pointers(chosen):
+        _leave_off(chosen, settings)
     merged = _checked(beside, _merged(settings, chosen))
     _no_more_than(beside, own, merged)
     return merged
@@ -169,23 +169,9 @@ def _chooses(path: Setting, value: Any) -> bool:
 
 def _checked(file: Path, settings: dict[str, Any]) -> Config:
     try:
-        return Config.model_validate(_with_own_models(settings))
+        return Config.model_validate(settings)
     except ValidationError as error:
         raise refused(file, error) from None
-
-
-def _with_own_models(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings, with what is said of a tier's own model among its models said of the tier."""
-    tiers = settings.get("tiers")
-    if not isinstance(tiers, dict):
-        return settings
-    whole = {}
-    for name, section in tiers.items():
-        models = section.get("models") if isinstance(section, dict) else None
-        model = section.get("model") if isinstance(section, dict) else None
-        said = models.get(model) if isinstance(models, dict) and isinstance(model, str) else None
-        whole[name] = {**section, **said} if isinstance(said, dict) else section
-    return {**settings, "tiers": whole}
 
 
 def _leave_off(chosen: dict[str, Any], own: dict[str, Any]) -> None:

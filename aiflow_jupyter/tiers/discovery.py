@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 from aiflow_jupyter.environment import usable_environment
 from aiflow_jupyter.errors import AiflowError, ConfigError
+from aiflow_jupyter.providers.network import is_loopback
 from aiflow_jupyter.providers.ollama import Ollama, default_url
-from aiflow_jupyter.providers.openai import is_loopback
 from aiflow_jupyter.tiers.sections import Local
 
 CONNECT_S: Final = 0.3
@@ -95,7 +95,7 @@ class Discovery:
             return settings
         if settings.provider is None and os.environ.get("AIFLOW_MODEL"):
             self._asked = None
-            return _embedded(settings)
+            return _embedded(settings).model_copy(update={"model": None})  # the file that it names, and no other
         if settings != self._asked:
             self._asked, self._found = settings, None
         if self._found is None:

@@ -15,7 +15,8 @@ import idna
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from aiflow_jupyter.hpc.timeouts import Timeouts
-from aiflow_jupyter.providers.openai import is_loopback
+from aiflow_jupyter.providers.network import is_loopback
+from aiflow_jupyter.providers.remote import elsewhere
 from aiflow_jupyter.tiers.choosing import CHAINS
 from aiflow_jupyter.tiers.ledger import Budgets
 from aiflow_jupyter.tiers.terms import JUDGES, NAMES, Described, Floor, Label, Price, TierName
@@ -28,9 +29,6 @@ KEYS: Final = ("afr_", "sk_", "sk-", "aiflow-")
 _VARIABLE = re.compile(r"[A-Za-z_]\w{0,63}")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _KEEP = re.compile(r"-?(\d+(\.\d+)?(ms|s|m|h))+|-?\d+")
-_ELSEWHERE = re.compile(r"[:-]cloud$")
-"""How the names of models end that Ollama has on servers of its own."""
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _TIMES = Timeouts()
 _WORKERS_SLACK = 30.0
 """Seconds by which the worker knows before this end that it has waited for too long, and why."""
@@ -160,8 +158,8 @@ class Model(Section):
     @model_validator(mode="before")
     @classmethod
     def _as_described(cls, said: Any) -> Any:
-        models = said.get("models") if isinstance(said, dict) else None
-        own = models.get(str(said.get("model"))) if isinstance(models, dict) else None
+        models, model = (said.get("models"), said.get("model")) if isinstance(said, dict) else (None, None)
+        own = models.get(model) if isinstance(models, dict) and isinstance(model, str) else None
         return said | own if isinstance(own, dict) else said
 
     @property
@@ -230,7 +228,7 @@ class Local(Model):
     def _whole(self) -> Self:
         if self.provider == "openai" and self.url is None:
             raise ValueError('provider = "openai" needs url, such as "http://127.0.0.1:8080/v1"')
-        if self.model is not None and self.provider in (None, "ollama") and _ELSEWHERE.search(self.model):
+        if self.model is not None and self.provider in (None, "ollama") and elsewhere(self.model):
             raise ValueError(f"model, {self.model!r}, runs on Ollama's own servers, and this tier is this machine")
         _one_key(self)
         return self
@@ -396,7 +394,7 @@ class GlobusHpc(Hpc):
 
     @model_validator(mode="after")
     def _within_reach(self) -> Self:
-        if self.relay == "self" and (self.relay_public_host or self.relay_host) in _LOOPBACK:
+        if self.relay == "self" and is_loopback(self.relay_public_host or self.relay_host):
             raise ValueError(
                 "the relay is this kernel's own, on loopback: no cluster can reach it. It is "
                 'relay = "https://..." with relay_key_env, or relay_host = "an address the cluster can reach"'

@@ -285,6 +285,14 @@ def test_add_lists_a_file_and_remove_leaves_it_where_it_is(store, tmp_path):
             unknown("mine")
 
 
+def test_default_is_the_first_of_the_list(store, tmp_path):
+    for name in ("one", "two"):
+        added = models.add(gguf(tmp_path / f"{name}.gguf"))
+        assert models.default_model() == models.list_models()[0] == added
+    models.fetch()
+    assert models.default_model() == models.list_models()[0]
+
+
 def test_added_file_that_went_away_is_not_listed_and_comes_back_with_it(store, tmp_path):
     path = gguf(tmp_path / "mine.gguf")
     model = models.add(path)

@@ -15,7 +15,8 @@ import pytest
 from provider_replies import all_of, provider, recorded, replying, text
 
 from aiflow_jupyter.errors import ConfigError, ProviderError, StreamCut
-from aiflow_jupyter.providers.openai import OpenAICompatible, is_loopback
+from aiflow_jupyter.providers.network import is_loopback
+from aiflow_jupyter.providers.openai import OpenAICompatible
 from aiflow_jupyter.providers.secret import Secret
 
 CANARY = "sk-canary-7f3a91"

@@ -12,9 +12,11 @@ import pytest
 
 from aiflow_jupyter.errors import ConfigError, ProviderError
 from aiflow_jupyter.hpc.timeouts import Timeouts
+from aiflow_jupyter.providers.embedded import EmbeddedModel
 from aiflow_jupyter.relay.crypto import WorkerKey
 from aiflow_jupyter.tiers.config import load
-from aiflow_jupyter.tiers.providers import ConfiguredRouter, WhenAsked, configured, made_by
+from aiflow_jupyter.tiers.discovery import Discovery
+from aiflow_jupyter.tiers.providers import ConfiguredRouter, WhenAsked, _local, configured, made_by
 
 UUID = "4b116d3c-1703-4f8f-9f6f-39921e5864df"
 LOCAL = '[tiers.hpc]\nexecutor = "local"\n'
@@ -67,6 +69,8 @@ def test_the_hpc_tier_is_there_once_it_is_named(files):
         (f'{LOCAL}worker_key = "x"\n', 'tiers.hpc.worker_key: only executor = "globus" takes it'),
         (OWN_RELAY, "tiers.hpc: the relay is this kernel's own, on loopback"),
         (f'{OWN_RELAY}relay_public_host = "127.0.0.1"\n', "no cluster can reach it"),
+        (f'{OWN_RELAY}relay_host = "127.0.0.2"\n', "no cluster can reach it"),
+        ('[tiers.local]\nmodel = "gpt-oss:120B-Cloud"\n', "runs on Ollama's own servers"),
         (f"{LOCAL}relay_port = 70000\n", "tiers.hpc.relay_port: input should be less than or equal to 65535"),
         (f'{LOCAL}relay_port = "http"\n', "tiers.hpc.relay_port"),
         (f'{LOCAL}relay_public_host = "https://login1"\n', "tiers.hpc.relay_public_host: is the name or the address"),
@@ -228,6 +232,15 @@ def test_a_file_that_the_environment_names_has_to_be_there(tmp_path, monkeypatch
     monkeypatch.setenv("AIFLOW_CONFIG", str(tmp_path / "gone.toml"))
     with pytest.raises(ConfigError, match="not there"):
         load()
+
+
+async def test_a_file_that_the_environment_names_goes_before_a_model_that_a_setting_names(files, tmp_path, monkeypatch):
+    mine = tmp_path / "mine.gguf"
+    mine.write_bytes(b"GGUF and more")
+    monkeypatch.setenv("AIFLOW_MODEL", str(mine))
+    local = await Discovery().settle(files('[tiers.local]\nmodel = "llama3.2"\n').tiers.local)
+    assert (local.provider, local.model) == ("embedded", None)
+    assert isinstance(_local(local), EmbeddedModel)
 
 
 async def ask(provider):

@@ -102,6 +102,13 @@ def test_a_file_that_only_chooses_needs_no_trust(project):
     assert not trust.store().exists()
 
 
+def test_a_file_of_a_tier_that_the_user_has_not_needs_no_trust_where_it_only_chooses(project):
+    project.write_text('[tiers.cloud]\nmodel = "x"\n[tiers.hpc]\nmodel = "y"\n')
+    shown = run()
+    assert (shown.exit_code, "needs no trust" in shown.output) == (0, True)
+    assert config.load().tiers.cloud is None
+
+
 def test_list_and_remove(project):
     assert run("--list").output == "no project's file is trusted\n"
     assert "was not trusted" in run("--remove").output
