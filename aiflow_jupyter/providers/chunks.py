@@ -41,6 +41,7 @@ class Chunks:
         tier: the tier that answers.
         clock: nanoseconds, stamped on every event as it arrives.
         redact: masks the key in all that the server says.
+        facts: what else every event says in its `meta`.
 
     Attributes:
         finished: the finish reason, None until it came.
@@ -48,7 +49,13 @@ class Chunks:
     """
 
     def __init__(
-        self, provider: str, model: str, tier: str, clock: Callable[[], int], redact: Redaction | None = None
+        self,
+        provider: str,
+        model: str,
+        tier: str,
+        clock: Callable[[], int],
+        redact: Redaction | None = None,
+        facts: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.finished: str | None = None
         self.done = False
@@ -57,6 +64,7 @@ class Chunks:
         self._tier = tier
         self._clock = clock
         self._redact = redact
+        self._facts = facts
         self._sequence = 0
         self._usage: Usage | None = None
         self._cost: float | None = None
@@ -213,7 +221,7 @@ class Chunks:
         """The one read-only mapping that all events of this stream and phase share."""
         meta = self._metas.get(phase)
         if meta is None:
-            facts = {"tier": self._tier, "model": self._model, "provider": self._provider}
+            facts = {"tier": self._tier, "model": self._model, "provider": self._provider, **self._facts}
             meta = MappingProxyType({"phase": phase, **facts} if phase else facts)
             self._metas[phase] = meta
         return meta

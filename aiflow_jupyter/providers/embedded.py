@@ -185,8 +185,9 @@ class EmbeddedModel:
             # On the list before it starts, so that it is ended also if this process is closed meanwhile.
             self._engines.append(engine)
             engine.start()
+            facts = {"badge": "demo model"} if model.is_demo else {}
             client = OpenAICompatible(
-                f"{engine.url}/v1", model=model.name, name=NAME, key=engine.key, read_timeout=_PATIENCE
+                f"{engine.url}/v1", model=model.name, name=NAME, key=engine.key, read_timeout=_PATIENCE, facts=facts
             )
             self._running = engine, client
             return self._running

@@ -43,6 +43,13 @@ class Model:
     source: str
     licence: str = ""
 
+    @property
+    def is_demo(self) -> bool:
+        """Whether it is the small model that `fetch` brings: enough for a first look, and to be trusted with little."""
+        from aiflow_jupyter.providers.fetching import SMOLLM2  # noqa: PLC0415
+
+        return self.name in {SMOLLM2.name, Path(SMOLLM2.file).stem}
+
 
 def cache_folder() -> Path:
     """The folder that holds models and logs; it may not exist yet."""

@@ -16,6 +16,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
@@ -55,6 +56,7 @@ class OpenAICompatible:
         read_timeout: seconds that the server may be silent, before its first byte and between two.
         aside_timeout: seconds that a question beside the answers (`get`, `count`) may take in all.
         here: the answer may come from this machine alone: where the server is an Ollama, its cloud models are refused.
+        facts: what else every event says in its `meta`.
         clock: nanoseconds, stamped on events.
 
     Raises:
@@ -73,6 +75,7 @@ class OpenAICompatible:
         read_timeout: float = 120.0,
         aside_timeout: float = 10.0,
         here: bool = False,
+        facts: Mapping[str, str] = MappingProxyType({}),
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         import httpx  # noqa: PLC0415  (loaded by the first provider, not by the first import)
@@ -99,6 +102,7 @@ class OpenAICompatible:
         self._read_timeout = read_timeout
         self._aside_timeout = aside_timeout
         self._here = here
+        self._facts = facts
         self._checked: dict[str, int] = {}
         self._clock = clock
         self._owner: str | None = None
@@ -119,7 +123,7 @@ class OpenAICompatible:
             await self._stays(request.model or self.model)
             with suppress(ProviderError):  # it says so when it is asked for the answer
                 await self._whose()
-        chunks = Chunks(self.name, request.model or self.model, request.tier, self._clock, self._redact)
+        chunks = Chunks(self.name, request.model or self.model, request.tier, self._clock, self._redact, self._facts)
         try:
             async with self._answered(request) as response, aclosing(self._data(response, chunks)) as pieces:
                 async for data in pieces:

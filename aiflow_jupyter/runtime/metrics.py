@@ -36,6 +36,7 @@ class Decided(Protocol):
 class Answer:
     """One answer of a model: who gave it, and when its tokens came (nanoseconds of the run's clock).
 
+    `named` is what its provider calls the model beside its name, as `demo model`; mostly empty.
     `waiting` says what is being waited for: before the first token, or where the tokens have stopped; else it is empty.
     `batch` says that the answer came in one piece, and `remark` what its provider has to say of how it came. `decision`
     is who was to answer and why, None where nobody decided (a recording).
@@ -50,6 +51,7 @@ class Answer:
     tier: str = ""
     model: str = ""
     provider: str = ""
+    named: str = ""
     waiting: str = ""
     finish: Finish | None = None
     batch: bool = False
@@ -75,7 +77,7 @@ class Answer:
                     meta.get("model", ""),
                     meta.get("provider", ""),
                 )
-                self.waiting = ""
+                self.named, self.waiting = meta.get("badge", ""), ""
                 self.batch, self.remark = bool(meta.get("batch")), meta.get("note", "")
             self.last = event.time
             self.pieces += 1
@@ -110,7 +112,7 @@ class Answer:
 
     def badge(self) -> str:
         """Who answered and how fast, in one line: `local · smollm2-135m · first token 0.05 s · 98 tokens/s`."""
-        name = f"{self.model} (demo model)" if self.provider == "embedded" else self.model
+        name = f"{self.model} ({self.named})" if self.named else self.model
         parts = [self.tier, name]
         if self.ttft is not None:
             parts.append(f"first token {self.ttft:.2f} s")

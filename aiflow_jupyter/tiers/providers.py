@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from aiflow_jupyter.errors import ConfigError, ProviderError, words
+from aiflow_jupyter.errors import ConfigError, ModelMissing, ProviderError, words
 from aiflow_jupyter.graph.problems import indefinite
 from aiflow_jupyter.providers.engine import CONTEXT, SLOTS
 from aiflow_jupyter.tiers.booking import notebook_of_session
@@ -254,7 +254,19 @@ def _tier(name: TierName, kind: str, settings: Local | AnyHpc | Cloud, provider:
         first_token_s=settings.first_token_s,
         silence_s=settings.silence_s,
         models={model: other.described(settings.currency) for model, other in settings.models.items()},
+        demo=kind == "embedded" and _is_demo(settings.model),
     )
+
+
+def _is_demo(named: str | None) -> bool:
+    """Whether the embedded model is the one for a first look; also where there is none yet."""
+    from aiflow_jupyter.providers import models  # noqa: PLC0415
+
+    try:
+        model = models.find(named) if named else models.default_model()
+    except ModelMissing:  # whoever asks it is told
+        return True
+    return model is None or model.is_demo
 
 
 def window(kind: str, settings: Model) -> int | None:

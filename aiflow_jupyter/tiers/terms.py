@@ -113,6 +113,7 @@ class Tier:
         first_token_s: seconds without a first token, and without a word of progress, after which it has failed.
         silence_s: seconds of silence within an answer after which it has failed.
         models: what is said of other models that it has, which a request may name.
+        demo: whether its model is the small one for a first look, which is trusted with no summary.
     """
 
     name: TierName
@@ -126,6 +127,7 @@ class Tier:
     first_token_s: float = 60.0
     silence_s: float = 60.0
     models: Mapping[str, Described] = field(default_factory=dict)
+    demo: bool = False
 
     @property
     def place(self) -> Floor:

@@ -163,6 +163,17 @@ def test_what_is_not_said_of_a_tier_is_what_fits_its_provider(files):
     assert all(tier.takes == {"tools"} for tier in tiers.values())
 
 
+@pytest.mark.parametrize(
+    ("file", "demo"), [("llama-3.3-70b", False), ("SmolLM2-135M-Instruct", True), ("SmolLM2-135M-Instruct.Q4_1", True)]
+)
+def test_a_file_of_ones_own_is_no_demo_model(files, tmp_path, monkeypatch, file, demo):
+    monkeypatch.setenv("AIFLOW_MODEL", str(tmp_path / f"{file}.gguf"))
+    assert configured(files())["local"].demo  # there is none yet
+    (tmp_path / f"{file}.gguf").write_bytes(b"GGUF" + b"\0" * 100)
+    assert configured(files())["local"].demo is demo
+    assert not configured(files('[tiers.local]\nprovider = "openai"\nurl = "http://127.0.0.1:1/v1"\n'))["local"].demo
+
+
 def test_the_window_of_the_embedded_engine_can_only_be_made_less_of(files):
     assert configured(files("[tiers.local]\nwindow = 1000\n"))["local"].window == 1_000
     assert configured(files("[tiers.local]\nwindow = 100000\n"))["local"].window == 8_192

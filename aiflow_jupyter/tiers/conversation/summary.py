@@ -1,9 +1,9 @@
 """Summaries: what stands for older turns, made by the local tier's model, or of their own sentences.
 
-The text stays on this machine, so it is within every floor. The embedded demo model is too small to be trusted with
-it: there a summary is extractive, as it is where the model fails, is late, or says nothing. An extractive summary holds
-each message's first sentence and its sentences with numbers and names, the user's before the model's where the room is
-short. Whoever reads a summary is told which of the two it is.
+The text stays on this machine, so it is within every floor. The demo model is too small to be trusted with it: there a
+summary is extractive, as it is where the model fails, is late, or says nothing. An extractive summary holds each
+message's first sentence and its sentences with numbers and names, the user's before the model's where the room is short.
+Whoever reads a summary is told which of the two it is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from aiflow_jupyter.tiers.terms import REACH, Counter, Floor, Tier
 
 EXTRACT: Final = "extract"
 DEADLINE_S: Final = 60.0
-_DEMO: Final = "embedded"
 _LONGEST: Final = 400
 """Letters of a sentence in an extract; the rest is cut."""
 _LEAST: Final = 3
@@ -111,7 +110,7 @@ class Summariser:
         local = self._local()
         if local is None:
             return "there is no local tier"
-        return "the demo model is too small to be trusted with that" if local.kind == _DEMO else ""
+        return "the demo model is too small to be trusted with that" if local.demo else ""
 
     async def _told(self, local: Tier, before: str, messages: Sequence[Message], room: int) -> str:
         """What the local model makes of it, piece by piece where its window is too small for all at once."""

@@ -51,8 +51,8 @@ class Model:
         pass
 
 
-def tier(name="local", window=100, kind="ollama", provider=None):
-    return Tier(name, provider or Model(), kind, "small", window=window)
+def tier(name="local", window=100, provider=None, **fields):
+    return Tier(name, provider or Model(), "ollama", "small", window=window, **fields)
 
 
 def folding(local=None, database=None, counter=None, deadline_s=5.0):
@@ -205,7 +205,7 @@ async def test_a_message_that_is_too_long_is_refused_with_numbers():
 @pytest.mark.parametrize(
     ("local", "why"),
     [
-        (tier(kind="embedded"), "the demo model is too small"),
+        (tier(demo=True), "the demo model is too small"),
         (None, "there is no local tier"),
         (tier(provider=Model(fails=ProviderError("it is down"))), "it is down"),
         (tier(provider=Model(fails="silent")), "more than 0.2 s"),
@@ -228,7 +228,7 @@ async def test_without_a_model_folding_is_extractive_and_says_why(local, why, tm
     assert "not summarised by a model: " in fitted.note
     assert why in fitted.note
     with database.transaction() as work:  # what stands in for a failure is not kept for later
-        assert len(work.execute("SELECT * FROM summaries").fetchall()) == (0 if local and local.kind == "ollama" else 1)
+        assert len(work.execute("SELECT * FROM summaries").fetchall()) == (0 if local and not local.demo else 1)
 
 
 async def test_only_the_local_model_is_asked_to_condense():
@@ -321,7 +321,7 @@ LONG = [each for n in range(3_000) for each in (user(f"question {n} of it " * 4)
 async def test_a_long_chat_is_folded_off_the_loop_and_gone_through_a_few_times(chat):
     size = sum(len(message["content"]) for message in chat)
     counter = Watched()
-    made, to = folding(tier(kind="embedded", window=8_192), counter=counter), tier(window=8_192)
+    made, to = folding(tier(demo=True, window=8_192), counter=counter), tier(window=8_192)
     for question in ("now", "and now"):
         fitted = await made.fit([*chat, user(question)], to, 1_024, "anywhere")
         assert fitted.folded > 0
@@ -370,7 +370,7 @@ def chats(draw):
 def test_whatever_the_chat(chat, window, output, how, estimated):
     counter = TokenCounter() if estimated else Words()
     model = Model(says=lambda _: "gist " * (900 if how == "long" else 5))
-    local = tier(provider=model, kind="embedded" if how == "extract" else "ollama", window=None)
+    local = tier(provider=model, demo=how == "extract", window=None)
     made, to = folding(local, counter=counter), tier("hpc", window)
 
     async def fit(messages):
