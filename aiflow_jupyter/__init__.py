@@ -180,7 +180,7 @@ def run(flow: Flow, value: Any, *, to: str | None = None) -> Result:
     """
     from aiflow_kernel.host import current_host
 
-    from aiflow_jupyter.notebook.answer import run_flow
+    from aiflow_jupyter.notebook.flows import run_flow
 
     return run_flow(current_host(), flow, value, to=to)
 

@@ -18,7 +18,6 @@ from aiflow_jupyter.notebook.sanitise import literal, quoted, sanitise
 if TYPE_CHECKING:
     from aiflow_jupyter.errors import AiflowError
     from aiflow_jupyter.events import Event, Usage
-    from aiflow_jupyter.graph.builder import Flow
     from aiflow_jupyter.graph.spec import GraphSpec
     from aiflow_jupyter.notebook.conversing import CellTurn
     from aiflow_jupyter.notebook.hosting import Host
@@ -279,6 +278,7 @@ async def _over(run: Run) -> None:
 def question(**arguments: Any) -> GraphSpec:
     """The graph of a plain question; arguments as `generate` takes them."""
     from aiflow_jupyter.graph.spec import EdgeSpec, GraphSpec, NodeSpec
+    from aiflow_jupyter.notebook.flows import require_checked
 
     args = {name: value for name, value in arguments.items() if value is not None}
     nodes = {
@@ -288,15 +288,6 @@ def question(**arguments: Any) -> GraphSpec:
     spec = GraphSpec(name="question", nodes=nodes, edges=[EdgeSpec(source="ask", target="answer")])
     require_checked(spec, {})
     return spec
-
-
-def require_checked(spec: GraphSpec, functions: Any, flows: Any = None) -> None:
-    """Raise with every problem of a graph that is not from cell text."""
-    from aiflow_jupyter.graph.checks.checking import require
-    from aiflow_jupyter.graph.parsed import Built
-    from aiflow_jupyter.operators import SIGNATURES
-
-    require(spec, SIGNATURES, functions, Built(spec), flows=flows)
 
 
 def ask(host: Host, prompt: str, *, conversation: str | None = None, store: bool = True, **arguments: Any) -> Reply:
@@ -342,19 +333,3 @@ def ask(host: Host, prompt: str, *, conversation: str | None = None, store: bool
     if turn is not None and turn.problem is not None:
         raise turn.problem
     return Reply(view.text, view.reasoning, result)
-
-
-def run_flow(host: Host, flow: Flow, value: Any, *, to: str | None = None) -> Result:
-    """Run a flow built in Python and wait; see `aiflow_jupyter.run`."""
-    from aiflow_jupyter.errors import CommandError
-    from aiflow_jupyter.graph.builder import Flow
-    from aiflow_jupyter.notebook.flows import delegated
-
-    if not isinstance(flow, Flow):
-        raise CommandError(
-            f"run takes a Flow, not {type(flow).__name__}", code="AF805", hint='flow = Flow("name"); ...'
-        )
-    spec = flow.spec
-    flows, functions = delegated(spec, flow.functions, lambda _name: None)
-    require_checked(spec, functions, flows)
-    return finish(host.start(spec, value, functions=functions, flows=flows, to=to))

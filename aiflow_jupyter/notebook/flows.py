@@ -1,4 +1,4 @@
-"""What a run of a graph needs besides it: the graphs that it leads to, and an input."""
+"""Running a graph: what that needs besides it (the graphs that it leads to, an input), and a `Flow` built in Python."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from aiflow_jupyter.errors import CommandError
+from aiflow_jupyter.notebook.hosting import finish
 
 if TYPE_CHECKING:
+    from aiflow_jupyter.graph.builder import Flow
     from aiflow_jupyter.graph.spec import GraphSpec
+    from aiflow_jupyter.notebook.hosting import Host
+    from aiflow_jupyter.runtime.run import Result
 
 Found = tuple["GraphSpec", Mapping[str, Any]]
 """A graph, and the functions and objects that it may name."""
@@ -62,3 +66,26 @@ def require_input(spec: GraphSpec, to: str | None, value: str | None) -> None:
         raise CommandError(f"{to!r} is no input of the graph", code="AF806", hint=f"its inputs: {', '.join(inputs)}")
     if value is not None:
         kind_of(spec, to or inputs[0], value, OPERATORS)
+
+
+def require_checked(spec: GraphSpec, functions: Any, flows: Any = None) -> None:
+    """Raise with every problem of a graph that is not from cell text."""
+    from aiflow_jupyter.graph.checks.checking import require
+    from aiflow_jupyter.graph.parsed import Built
+    from aiflow_jupyter.operators import SIGNATURES
+
+    require(spec, SIGNATURES, functions, Built(spec), flows=flows)
+
+
+def run_flow(host: Host, flow: Flow, value: Any, *, to: str | None = None) -> Result:
+    """Run a flow built in Python and wait; see `aiflow_jupyter.run`."""
+    from aiflow_jupyter.graph.builder import Flow
+
+    if not isinstance(flow, Flow):
+        raise CommandError(
+            f"run takes a Flow, not {type(flow).__name__}", code="AF805", hint='flow = Flow("name"); ...'
+        )
+    spec = flow.spec
+    flows, functions = delegated(spec, flow.functions, lambda _name: None)
+    require_checked(spec, functions, flows)
+    return finish(host.start(spec, value, functions=functions, flows=flows, to=to))

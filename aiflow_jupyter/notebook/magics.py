@@ -362,7 +362,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
 
     def _cost(self, options: argparse.Namespace) -> None:
         """Show what answers cost, as a table and a picture."""
-        from aiflow_jupyter.notebook.hosting import notebook_name
+        from aiflow_jupyter.notebook.naming import notebook_name
         from aiflow_jupyter.tiers.config import load
         from aiflow_jupyter.tiers.costs import svg, told
         from aiflow_jupyter.tiers.database import Database

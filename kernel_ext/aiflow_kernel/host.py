@@ -72,7 +72,7 @@ class Host:
         """
         with self._lock:
             if self._life is None or not self._life.alive:
-                from aiflow_jupyter.notebook.hosting import notebook_name
+                from aiflow_jupyter.notebook.naming import notebook_name
                 from aiflow_jupyter.tiers.router import default_router
 
                 self._life = Life(self._make_source or (lambda: default_router(notebook_name())))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from harness import Kernel
 
-ASKED = "from aiflow_jupyter.notebook.hosting import notebook_name; notebook_name()"
+ASKED = "from aiflow_jupyter.notebook.naming import notebook_name; notebook_name()"
 BUDGET = '[tiers.cloud]\nmodel = "m"\nurl = "http://127.0.0.1:9/v1"\nprice_in = 1\nprice_out = 1000\n[budget]\n'
 SPENT = """
 from aiflow_jupyter.tiers.database import Database
@@ -50,7 +50,7 @@ def test_jupyter_s_server_names_the_notebook(tmp_path):
 
 
 def test_where_no_kernel_runs_nothing_is_named(monkeypatch):
-    from aiflow_jupyter.notebook.hosting import notebook_name
+    from aiflow_jupyter.notebook.naming import notebook_name
 
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     assert notebook_name() == ""
