@@ -97,7 +97,6 @@ class Ollama:
         self._host = parts.hostname
         self._shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
         self._redact = Redaction([Secret(unquote(parts.password or ""))])
-        self._keyed = bool(parts.password)
         self._checked: dict[str, int] = {}
         self._keep_alive = keep_alive
         self._transport = transport
@@ -278,10 +277,11 @@ class Ollama:
             error.error,
             redact=self._redact,
             retry_after=response.headers.get("retry-after", "") if response is not None else "",
-            keyed=self._keyed,
         )
         if error.status_code == 404:
             refused.hint = f"ollama pull {model}   (or `ollama list`)"
+        elif refused.code == "AF703":
+            refused.hint = 'Only provider = "openai" takes a key; its url then ends in /v1.'
         return refused
 
     def _broken(self, error: Exception) -> ProviderError:

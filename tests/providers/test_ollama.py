@@ -163,7 +163,7 @@ async def test_a_lost_connection_is_a_cut():
     [
         (Server(b'{"error":"model \'small\' not found"}', status=404), "AF704", "ollama pull small"),
         (Server(b'{"error":"\\"small\\" does not support thinking"}', status=400), "AF706", "does not support"),
-        (Server(b'{"error":"unauthorized"}', status=401), "AF703", "wants a key"),
+        (Server(b'{"error":"unauthorized"}', status=401), "AF703", 'provider = "openai"'),
         (Server(b'{"error":"exceeds the maximum context"}', status=400), "AF706", "too long"),
         (Server(b'{"error":"busy"}', status=429), "AF705", "too many"),
         (Server(b'{"error":"out of memory"}', status=500), "AF707", "out of memory"),
