@@ -16,6 +16,7 @@ import json
 import os
 import ssl
 import time
+from base64 import b64decode
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from functools import partial
@@ -371,13 +372,47 @@ class _Reader:
 
 
 def _message(message: Message) -> dict[str, Any]:
-    """A turn in Ollama's form: a call's arguments are an object there, and a result names its function."""
-    told: dict[str, Any] = {"role": message["role"], "content": message["content"]}
+    """A turn in Ollama's form: images beside the text, a call's arguments as an object, a result with its function."""
+    told: dict[str, Any] = {"role": message["role"], **_content(message["content"])}
     if calls := message.get("tool_calls"):
         told["tool_calls"] = [{"function": function} for function in map(_function, calls) if function]
     if message["role"] == "tool" and (name := message.get("name")):
         told["tool_name"] = name
     return told
+
+
+def _content(content: object) -> dict[str, Any]:
+    """A turn's text, and the images of one that comes in parts.
+
+    Raises:
+        ProviderError: a part is neither.
+    """
+    if not isinstance(content, list | tuple):
+        return {"content": content}
+    texts: list[str] = []
+    images: list[bytes] = []
+    for part in content:
+        if isinstance(part, Mapping) and part.get("type") == "text":
+            texts.append(str(part.get("text", "")))
+        else:
+            images.append(_image(part))
+    return {"content": "\n".join(texts), **({"images": images} if images else {})}
+
+
+def _image(part: object) -> bytes:
+    """An image that stands in the request; as bytes, since the client takes a text for the name of a file."""
+    said = part.get("image_url") if isinstance(part, Mapping) else None
+    kind, _, data = str(said.get("url") if isinstance(said, Mapping) else said).partition(",")
+    with suppress(ValueError):
+        if kind.startswith("data:image/") and kind.endswith(";base64"):
+            return b64decode(data, validate=True)
+    raise ProviderError(
+        "Ollama takes text and images that stand in the request, and this is neither",
+        code="AF706",
+        hint='An image is {"type": "image_url", "image_url": {"url": "data:image/png;base64,..."}}.',
+        unread=True,
+        of_request=True,
+    )
 
 
 def _function(call: object) -> dict[str, Any]:

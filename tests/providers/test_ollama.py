@@ -146,6 +146,27 @@ async def test_each_model_of_the_local_tier_is_loaded_with_the_window_that_the_r
     assert server.asked[0]["options"]["num_ctx"] == tier.serving(model).window
 
 
+def parts(url):
+    image = {"type": "image_url", "image_url": {"url": url}}
+    return replace(ASK, messages=({"role": "user", "content": [{"type": "text", "text": "What is it?"}, image]},))
+
+
+async def test_an_image_of_the_request_is_beside_its_text():
+    server = Server(wire(WHOLE))
+    await answer(server, parts("data:image/png;base64,iVBORw=="))
+    (message,) = server.asked[0]["messages"]
+    assert (message["content"], message["images"]) == ("What is it?", ["iVBORw=="])
+
+
+@pytest.mark.parametrize("url", ["https://x.example/a.png", "/etc/passwd", "data:image/png;base64,/etc/a.png", None])
+async def test_an_image_elsewhere_is_refused_and_nothing_is_sent(url):
+    server = Server(wire(WHOLE))
+    with pytest.raises(ProviderError, match="images that stand in the request") as caught:
+        await answer(server, parts(url))
+    assert (caught.value.code, caught.value.unread, caught.value.of_request) == ("AF706", True, True)
+    assert server.asked == []
+
+
 async def test_calls_are_whole_fragments_and_finish_as_such():
     events = await answer(Server(wire([piece("", calls=[("add", {"a": 1}), ("add", {"a": 2})]), piece(done="stop")])))
     fragments = [event.payload for event in events if event.kind == "tool_fragment"]
