@@ -22,7 +22,6 @@ from aiflow_jupyter.notebook.options import (
     parse_cell_line,
     split,
 )
-from aiflow_jupyter.runtime.source import TIERS
 
 FORMS: Final = ("text", "json", "python", "svg")
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
@@ -59,6 +58,8 @@ def in_a_terminal(command: str, words: str = "") -> CommandError:
 
 
 def _parser(command: str) -> Parser:
+    from aiflow_jupyter.runtime.source import TIERS
+
     parser = Parser(prog=f"%aiflow {command}", description=COMMANDS[command][1], add_help=False, allow_abbrev=False)
     if command in ("cancel", "why"):
         parser.add_argument(

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from aiflow_jupyter.errors import CommandError
-from aiflow_jupyter.runtime.source import FLOORS, TIERS
 
 CELL_COMMANDS = {
     "ask": "ask a model what stands in the lines below",
@@ -77,6 +76,8 @@ _LONGEST = 100
 
 def cell_parser(command: str) -> Parser:
     """What reads the first line of a cell of that kind."""
+    from aiflow_jupyter.runtime.source import FLOORS, TIERS
+
     prog = f"%%aiflow{'' if command == 'ask' else f' {command}'}"
     parser = Parser(prog=prog, description=CELL_COMMANDS[command], add_help=False, allow_abbrev=False)
     if command in ("graph", "run"):
