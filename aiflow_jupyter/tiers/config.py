@@ -20,8 +20,8 @@ from pydantic import ValidationError
 from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.tiers import trust
 from aiflow_jupyter.tiers.mistakes import refused
-from aiflow_jupyter.tiers.sections import SETTINGS, Config
-from aiflow_jupyter.tiers.terms import NAMES, REACH
+from aiflow_jupyter.tiers.sections import SETTINGS, Config, Model
+from aiflow_jupyter.tiers.terms import NAMES, REACH, TierName
 
 FILE: Final = "aiflow.toml"
 MOST_BYTES: Final = 1_000_000
@@ -129,7 +129,9 @@ def _together(beside: Path, own: Config, settings: dict[str, Any], chosen: dict[
         _leave_off(chosen, settings)
     merged = _checked(beside, _merged(settings, chosen))
     _no_more_than(beside, own, merged)
-    return merged
+    found = ((name, _of_another(own, merged, chosen, name)) for name in NAMES)
+    others = {str(name): section for name, section in found if section is not None}
+    return merged.model_copy(update={"tiers": merged.tiers.model_copy(update=others)})
 
 
 def named(path: Setting) -> str:
@@ -208,6 +210,15 @@ def _no_more_than(file: Path, own: Config, merged: Config) -> None:
             refuse(
                 f"tiers.{tier}.price_in and price_out", "may not be lower than your own, or your budget would not hold"
             )
+
+
+def _of_another(own: Config, merged: Config, chosen: dict[str, Any], tier: TierName) -> Model | None:
+    """The tier's section without what the user says of another model than the project's; None where it is the same."""
+    mine, theirs = own.tiers.of(tier), merged.tiers.of(tier)
+    if mine is None or theirs is None or theirs.model is None or mine.model in (None, theirs.model):
+        return None
+    described = theirs.models.get(theirs.model)
+    return theirs.of_another({*chosen["tiers"][tier], *(described.model_fields_set if described else ())})
 
 
 def _resolve(settings: dict[str, Any], file: Path) -> None:

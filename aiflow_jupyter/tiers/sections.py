@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -154,6 +154,7 @@ class Model(Section):
     currency: Currency = "USD"
     takes: Takes = frozenset({"tools"})
     models: Annotated[dict[Name, Other], Field(max_length=1_000)] = {}
+    _priced: bool = True
 
     @model_validator(mode="before")
     @classmethod
@@ -165,7 +166,17 @@ class Model(Section):
     @property
     def price(self) -> Price:
         """What its tokens cost, nothing where nothing is said."""
-        return Price(self.price_in or 0.0, self.price_out or 0.0, self.currency)
+        free = not (self.price_in or self.price_out)
+        return Price(self.price_in or 0.0, self.price_out or 0.0, self.currency, known=self._priced or free)
+
+    def of_another(self, said: Collection[str]) -> Self:
+        """The section for another model than the one that it tells of, but for the settings that are said of that."""
+        fields = type(self).model_fields
+        section = self.model_copy(
+            update={name: fields[name].default for name in ("window", "max_output") if name not in said}
+        )
+        section._priced = "price_in" in said  # noqa: SLF001 - its own
+        return section
 
 
 class Local(Model):

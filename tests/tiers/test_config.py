@@ -17,6 +17,7 @@ from aiflow_jupyter.relay.crypto import WorkerKey
 from aiflow_jupyter.tiers.config import load
 from aiflow_jupyter.tiers.discovery import Discovery
 from aiflow_jupyter.tiers.providers import ConfiguredRouter, WhenAsked, _local, configured, made_by
+from aiflow_jupyter.tiers.terms import Price
 
 UUID = "4b116d3c-1703-4f8f-9f6f-39921e5864df"
 LOCAL = '[tiers.hpc]\nexecutor = "local"\n'
@@ -216,6 +217,27 @@ def test_each_wait_that_is_set_is_the_tiers(files):
 def test_a_projects_file_chooses_a_model(files):
     config = files('[tiers.hpc]\nexecutor = "local"\nmodel = "small"\n', '[tiers.hpc]\nmodel = "large"\n')
     assert config.tiers.hpc.model == "large"
+
+
+CLOUD = '[tiers.cloud]\nmodel = "cheap"\nkey_env = "K"\n'
+DEAR = '[tiers.cloud.models."dear"]\n'
+
+
+@pytest.mark.parametrize(
+    ("own", "project", "window", "price"),
+    [
+        ("", "", None, Price(0.1, 0.2, known=False)),
+        ("", "window = 9000\n", 9_000, Price(0.1, 0.2, known=False)),
+        (f"{DEAR}price_in = 3\nprice_out = 4\n", "", None, Price(3, 4)),
+        (f"{DEAR}window = 8000\n", "", 8_000, Price(0.1, 0.2, known=False)),
+    ],
+)
+def test_what_is_said_of_the_user_s_model_is_not_taken_for_a_project_s(files, own, project, window, price):
+    cheap = f"{CLOUD}window = 200000\nmax_output = 9000\nprice_in = 0.1\nprice_out = 0.2\n{own}"
+    tier = configured(files(cheap, f'[tiers.cloud]\nmodel = "dear"\n{project}'))["cloud"]
+    assert (tier.model, tier.window, tier.max_output, tier.price) == ("dear", window, 4_096, price)
+    same = configured(files(cheap, '[tiers.cloud]\nmodel = "cheap"\n'))["cloud"]
+    assert (same.window, same.max_output, same.price) == (200_000, 9_000, Price(0.1, 0.2))
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 The text stays on this machine, so it is within every floor. The demo model is too small to be trusted with it: there a
 summary is extractive, as it is where the model fails, is late, or says nothing. An extractive summary holds each
-message's first sentence and its sentences with numbers and names, the user's before the model's where the room is short.
-Whoever reads a summary is told which of the two it is.
+message's first sentence and its sentences with numbers and names, the user's before the model's where the room is
+short. Whoever reads a summary is told which of the two it is.
 """
 
 from __future__ import annotations
