@@ -36,7 +36,6 @@ class CellTurn(OpenTurn):
         try:
             await asyncio.to_thread(self.record, view.text, answer.tier, answer.model)
         except AiflowError as error:
-            error.message = f"the answer came, but this turn of {self.name!r} could not be kept: {error.message}"
             self.problem = error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aiflow_jupyter.errors import AiflowError
 from aiflow_jupyter.runtime.source import Message
 from aiflow_jupyter.tiers.conversation.store import Conversations
 from aiflow_jupyter.tiers.conversation.turns import NO_CELL, Cell
@@ -44,7 +45,7 @@ class OpenTurn:
         cell: Cell = NO_CELL,
     ) -> None:
         self._book = book
-        self.name = name
+        self._name = name
         self._question = question
         self._system = system
         self._store = store
@@ -66,14 +67,18 @@ class OpenTurn:
         Raises:
             ConfigError: the file can't be used; nothing has changed.
         """
-        self._book.record(
-            self.name,
-            self._question,
-            answer,
-            system=self._system,
-            tier=tier,
-            model=model,
-            cell=self._cell,
-            store=self._store,
-            stay=self.stay,
-        )
+        try:
+            self._book.record(
+                self._name,
+                self._question,
+                answer,
+                system=self._system,
+                tier=tier,
+                model=model,
+                cell=self._cell,
+                store=self._store,
+                stay=self.stay,
+            )
+        except AiflowError as error:
+            error.message = f"the answer came, but this turn of {self._name!r} could not be kept: {error.message}"
+            raise

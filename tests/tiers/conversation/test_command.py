@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from aiflow_jupyter.cli import main
-from aiflow_jupyter.errors import StreamCut
+from aiflow_jupyter.errors import ConfigError, StreamCut
 from aiflow_jupyter.events import Event, Finish
 from aiflow_jupyter.tiers import router as routers
 from aiflow_jupyter.tiers.conversation.printing import view
@@ -70,6 +70,16 @@ def test_an_answer_that_broke_off_is_no_turn(file):
     Counting.cut = True
     assert aiflow("ask", "-c", "talk", "Hi").exit_code == 1
     assert Conversations(Database(file)).turns("talk") == []
+
+
+def test_a_turn_that_can_not_be_kept_leaves_its_answer(monkeypatch):
+    def broken(*_args, **_more):
+        raise ConfigError("stayed locked", code="AF761")
+
+    monkeypatch.setattr(Conversations, "record", broken)
+    done = aiflow("ask", "-c", "talk", "Hi")
+    assert (done.exit_code, done.stdout) == (1, "asked with 1\n")
+    assert "AF761: the answer came, but this turn of 'talk' could not be kept: stayed locked" in done.stderr
 
 
 def test_a_question_without_a_name_touches_no_file(file):
