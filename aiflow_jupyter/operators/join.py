@@ -19,7 +19,8 @@ before the others gave theirs, are an error; but a further part of what broke of
 
 Where a branch has no result (a `skip`, or a failure of that event), where a lineage is retracted, or where the partner
 does not come within `timeout` seconds of the first, the pair is dropped, one `skip` goes on in its place, and what
-comes of it later is dropped too; so is what waits alone when all inputs are through. What is dropped is counted.
+comes of it later is dropped too; so is what waits for an input that has ended, and what comes after that. What is
+dropped is counted.
 
 At most `limit` events wait for their partners: by default `hold`, or else as many as the branches can be apart. One
 more fails with AF623, and its pair is dropped.
@@ -27,6 +28,7 @@ more fails with AF623, and its pair is dropped.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final, cast
 
@@ -39,6 +41,7 @@ from aiflow_jupyter.operators.functions import user_function
 from aiflow_jupyter.operators.numbering import Recent
 from aiflow_jupyter.runtime.admission import skip
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
+from aiflow_jupyter.runtime.edges import THROUGH
 from aiflow_jupyter.runtime.returned import decision
 
 MOST_WAITING: Final = 64
@@ -94,12 +97,14 @@ class _Join:
     """See the module.
 
     An identity that has no result is dead: what comes of it is dropped. `_dead` says whether a `skip` told so already.
-    Each input tells of a `restart` by itself: `_begun` says how often it did, so that old does not meet new.
+    Of a `restart` it hears once, and of nothing void behind it, though each input tells of it in its time.
     """
 
     def __init__(self, args: Args, binding: Binding) -> None:
         self._node = binding.node
         self._inputs = tuple(dict.fromkeys(binding.inputs))
+        self._edges = Counter(binding.inputs)  # by input, those that have not ended
+        self._over: set[str] = set()
         self._limit = min(args.get("limit") or binding.policy.hold or MOST_WAITING, binding.policy.hold or 1 << 30)
         self._timeout: float | None = args.get("timeout")
         self._withheld = binding.withheld
@@ -111,9 +116,8 @@ class _Join:
         self._next = self._kept = 0
         self._dead: Recent[bool] = Recent()
         self._void: Recent[bool] = Recent()
-        self._begun: Recent[int] = Recent()
 
-    def take(self, event: Event) -> Iterator[Event]:
+    def take(self, event: Event) -> Iterator[Event]:  # noqa: C901 - a list of cases
         """Take in what one input gave; gives the pair that is whole now."""
         if event.source not in self._inputs:
             raise RunError(f"join pairs what its inputs give, and {event.source!r} is none of them", code="AF623")
@@ -122,20 +126,24 @@ class _Join:
             if not self._dead[self._name(event)]:
                 yield self._skip(event)
             return
-        key = self._key(event), self._anew(event)
+        key = self._key(event)
         try:
             pair = self._open.get(key)
         except TypeError:
-            raise RunError(f"join can't pair by {key[0]!r}, which has no hash", code="AF303") from None
+            raise RunError(f"join can't pair by {key!r}, which has no hash", code="AF303") from None
         if pair is not None and event.source in pair.parts:
             if not event.complete:
                 self._dropped(event.kind)
                 return
             raise RunError(
-                f"{event.source!r} gave a second event for {key[0]!r}, and not all others gave their first",
+                f"{event.source!r} gave a second event for {key!r}, and not all others gave their first",
                 code="AF623",
                 hint="gather what is many before the join (reduce), or pair by what tells events apart",
             )
+        if pair is None and not self._over <= {event.source}:
+            self._dropped(event.kind)
+            yield self._skip(event)
+            return
         if pair is not None and len(pair.parts) + 1 == len(self._inputs):
             pair.parts[event.source] = event
             self._kept += 1
@@ -184,6 +192,9 @@ class _Join:
     def control(self, event: Event) -> Iterator[Event]:
         """Drop the pairs that a control event is about."""
         kind = event.kind
+        if kind == "flush" and event.payload is THROUGH:
+            yield from self._input_over(event.source)
+            return
         if kind == "flush" and event.source == self._node:
             pair = self._numbers.get(event.sequence)
             if pair is not None:
@@ -202,22 +213,31 @@ class _Join:
             if self._name(event) not in self._dead:
                 self._dead.note(self._name(event), False)  # noqa: FBT003 - see the class
         elif kind in ("retract", "restart"):
-            self._annul(event, alone=kind == "restart")
+            self._annul(event)
         elif kind in ("finish", "end"):
             yield from self._drop_where(lambda part: kind == "end" or part.lineage == event.lineage)
         if kind != "end":
             yield event
 
-    def _annul(self, event: Event, *, alone: bool) -> None:
-        """Discard the pairs with parts of a lineage that is void, or (`alone`) that one input begins anew."""
-        lineage, source = event.lineage, event.source
-        for pair in self._having(lambda part: descends(part.lineage, lineage) and (not alone or part.source == source)):
+    def _input_over(self, name: str) -> Iterator[Event]:
+        """Drop the pairs that wait for an input that gives nothing more."""
+        self._edges[name] -= 1
+        if self._edges[name]:
+            return
+        self._over.add(name)
+        for pair in [pair for pair in self._open.values() if name not in pair.parts]:
+            yield from self._drop(pair)
+
+    def _annul(self, event: Event) -> None:
+        """Discard the pairs with parts of a lineage that is void, for ever or (`restart`) to begin anew."""
+        lineage = event.lineage
+        for pair in self._having(lambda part: descends(part.lineage, lineage)):
             self._discard(pair)
-        if alone:
-            step = f"{lineage} {source}"
-            self._begun.note(step, self._begun.get(step, 0) + 1)
-        else:
+        if event.kind == "retract":
             self._void.add(lineage)
+            return
+        for name in [name for name in self._dead if descends(name.rpartition(" ")[0], lineage)]:
+            del self._dead[name]
 
     def _skipped(self, event: Event) -> Iterator[Event]:
         """One input has no result: one `skip` goes on for all of them."""
@@ -255,15 +275,9 @@ class _Join:
             return True
         return False
 
-    def _anew(self, event: Event) -> int:
-        """How often what an event comes from began anew, as its input told."""
-        if not self._begun:
-            return 0
-        return sum(self._begun.get(f"{each} {event.source}", 0) for each in above(event.lineage))
-
     def _name(self, event: Event) -> str:
-        """An identity as one text, with how often it began anew."""
-        return f"{event.lineage} {event.sequence} {self._anew(event)}"
+        """An identity as one text."""
+        return f"{event.lineage} {event.sequence}"
 
     def _skip(self, event: Event) -> Event:
         self._dead.add(self._name(event))

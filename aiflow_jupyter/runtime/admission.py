@@ -270,7 +270,7 @@ class Admission:
         self.bytes -= size_of(event.payload)
 
     def _queue_control(self, event: Event) -> None:
-        if event.kind == "end" and any(sender.node == event.source for _, sender in self.waiters):
+        if event.kind in ("end", "flush") and any(sender.node == event.source for _, sender in self.waiters):
             self.waiters.append((event, _Gone(event.source)))  # of a node that was stopped: behind what it gave
             return
         self.queue.append((event, CONTROL_STAMP))

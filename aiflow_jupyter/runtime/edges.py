@@ -18,8 +18,15 @@ if TYPE_CHECKING:
     from aiflow_jupyter.runtime.guardian import Guardian
 
 
+THROUGH = "through"
+"""The payload of a flush that says that an input gives nothing more: of its lineage, or (with none) at all."""
+
+
 class Entrance:
-    """An edge into a `join` or an ordered `merge`: what arrives bears the name of the node that it came from."""
+    """An edge into a `join` or an ordered `merge`: what arrives bears the name of the node that it came from.
+
+    A flush in that name says when the input has ended.
+    """
 
     __slots__ = ("guardian", "inline", "name")
 
@@ -43,7 +50,14 @@ class Entrance:
 
     def signal(self, event: Event) -> None:
         """See `Guardian.signal`."""
+        if event.kind == "end":
+            self._through(event)
         self.guardian.signal(event if event.kind == "flush" else self._named(event))
+
+    def _through(self, event: Event) -> None:
+        through = event.derive(THROUGH, "flush")
+        through.source = self.name
+        self.guardian.signal(through)
 
     def tell(self, event: Event, sender: Parked) -> None:
         """See `Guardian.tell`."""
@@ -59,22 +73,16 @@ class Entrance:
         return named
 
 
-THROUGH = "through"
-"""The payload of a flush that says that an input gives nothing more: of its lineage, or (with none) at all."""
-
-
 class TellingEntrance(Entrance):
-    """An edge into an ordered `merge`: besides, a flush in the input's name says when it is through with a lineage."""
+    """An edge into an ordered `merge`: a flush in the input's name says, too, when it is through with a lineage."""
 
     __slots__ = ()
 
     def signal(self, event: Event) -> None:
         """See `Guardian.signal`."""
         goes_on = isinstance(event.payload, Finish) and event.payload.reason == "tool_calls"
-        if event.kind == "end" or (event.kind == "finish" and not goes_on):
-            through = event.derive(THROUGH, "flush")
-            through.source = self.name
-            self.guardian.signal(through)
+        if event.kind == "finish" and not goes_on:
+            self._through(event)
         super().signal(event)
 
 

@@ -13,7 +13,7 @@ from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.runtime.admission import Admission, Parked, skip
 from aiflow_jupyter.runtime.behaviour import Behaviour
 from aiflow_jupyter.runtime.cycle import FLUSH, Cycle
-from aiflow_jupyter.runtime.endings import Endings, answering, close
+from aiflow_jupyter.runtime.endings import Endings, answering, close, signed
 from aiflow_jupyter.runtime.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class Emission(Admission):
         single: the one receiver of a node that has one and does not route: the usual case, and the quickest.
         cycle: the loop that the node stands in.
         endings: what is known of answers that come to their end.
+        signs: some receiver has several inputs, and has to know which of them a last word comes by.
         unsaid: the answer whose finish acts here and has not gone on.
         emitted, unrouted: data events that left, and those of them that had nobody to go to.
     """
@@ -66,6 +67,7 @@ class Emission(Admission):
         "endings",
         "ports",
         "scheduler",
+        "signs",
         "single",
         "unrouted",
         "unsaid",
@@ -79,6 +81,7 @@ class Emission(Admission):
         self.single: Receiver | None = None
         self.cycle: Cycle | None = None
         self.endings = Endings()
+        self.signs = False
         self.unsaid = ""
         self.emitted = self.unrouted = 0
 
@@ -127,11 +130,13 @@ class Emission(Admission):
                 for node in nodes:
                     node.signal(told)
 
-    def _pass(self, event: Event, sender: Parked | None = None) -> None:
+    def _pass(self, event: Event, sender: Parked | None = None) -> None:  # noqa: C901 - a list of cases
         """Send a control event on by every port; by the port `error` a failure leaves as data (`_report`)."""
         kind = event.kind
         inside = kind == "flush" and event.source == FLUSH
         many = kind in ("error", "skip")
+        if self.signs and kind in ("finish", "end"):
+            event = signed(event, self.node)
         for port, nodes in self.ports.items():
             if not (kind == "error" and port == "error"):
                 for node in nodes:

@@ -5,6 +5,7 @@ or an operator keeps the finish for itself, a *close* takes its place: a `finish
 guardians alone, no operator sees it. So every edge that an answer can come by brings just one last word on it, and
 
     with several inputs   the finish goes on once all inputs that the answering node leads to have given their last word
+                          or have ended; where one of these was cut off before its word, what there is, is a part
     what broke off        is remembered until then, and no longer
     what overflow took    goes on with the last word, as its `lost`: what is let go because of that word is a part
 
@@ -15,6 +16,7 @@ at most `MOST_BROKEN` stay, and the oldest is forgotten.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache
 from types import MappingProxyType
@@ -29,6 +31,8 @@ MOST_BROKEN: Final = 4_096
 INCOMPLETE: Final = MappingProxyType({"complete": False})
 LOST: Final = "lost"
 """In the meta of a last word: the lineages that overflow took something from."""
+BY: Final = "by"
+"""In the meta of a last word on its way to a node with several inputs: the node that it comes from."""
 
 
 def close(word: Event, *, broken: bool) -> Event:
@@ -38,7 +42,15 @@ def close(word: Event, *, broken: bool) -> Event:
         word: the finish, or what else is told of the answer.
         broken: it broke off, rather than that an operator keeps its finish.
     """
-    return Event("finish", broken, word.conversation, word.source, word.sequence, word.time, word.lineage, INCOMPLETE)
+    meta = {**INCOMPLETE, BY: word.meta[BY]} if BY in word.meta else INCOMPLETE
+    return Event("finish", broken, word.conversation, word.source, word.sequence, word.time, word.lineage, meta)
+
+
+def signed(word: Event, node: str) -> Event:
+    """A last word that says which node it comes from."""
+    own = word.derive(word.payload)
+    own.meta = {**word.meta, BY: node}
+    return own
 
 
 def told(word: Event, lost: Iterable[str]) -> Event:
@@ -73,8 +85,8 @@ def answering(lineage: str) -> str:
     return lineage.rpartition("/")[2].partition(".")[2].partition("+")[0]
 
 
-def _unknown(_node: str) -> int:
-    return 0
+def _unknown(_node: str) -> tuple[str, ...]:
+    return ()
 
 
 class Endings:
@@ -83,16 +95,18 @@ class Endings:
     Attributes:
         broken: answers that broke off, until their last word.
         lost: lineages that overflow took something from, here or before, until their last word.
-        giving: by how many of the inputs a node's answers can come; 0 where that is not known.
+        giving: the inputs that a node's answers can come by, each by its node; none where that is not known.
     """
 
-    __slots__ = ("_partly", "broken", "giving", "lost")
+    __slots__ = ("_cut", "_over", "_partly", "broken", "giving", "lost")
 
     def __init__(self) -> None:
         self.broken: dict[str, None] = {}
         self.lost: dict[str, None] = {}
-        self.giving: Callable[[str], int] = _unknown
-        self._partly: dict[str, tuple[int, Event]] = {}  # answers whose last word has come by some inputs
+        self.giving: Callable[[str], tuple[str, ...]] = _unknown
+        self._partly: dict[str, tuple[tuple[str, ...], Event]] = {}  # last words that have come by some inputs
+        self._over: Counter[str] = Counter()  # inputs that have ended
+        self._cut: set[str] = set()  # those of them that were cut off
 
     def broke(self, lineage: str) -> None:
         """An answer, or an event of it, failed here or before."""
@@ -126,12 +140,43 @@ class Endings:
             self.broke(lineage)
         self.lose(*word.meta.get(LOST, ()))
         if inputs > 1:
-            count, before = self._partly.pop(lineage, (0, word))
+            spoken, before = self._partly.pop(lineage, ((), word))
+            spoken = (*spoken, word.meta.get(BY, ""))
             word = before if before.complete else word
-            if count + 1 < (self.giving(answering(lineage)) or inputs):
-                self._partly[lineage] = count + 1, word
+            if self._waits(lineage, spoken, inputs):
+                self._partly[lineage] = spoken, word
                 return None
-        return close(word, broken=True) if lineage in self.broken else self.told(word)
+        return self._whole(word)
+
+    def _whole(self, word: Event) -> Event:
+        return close(word, broken=True) if word.lineage in self.broken else self.told(word)
+
+    def _waits(self, lineage: str, spoken: tuple[str, ...], inputs: int) -> bool:
+        """Whether an answer's last word is still to come by some input."""
+        sources = self.giving(answering(lineage))
+        missing = (len(sources) or inputs) - len(spoken)
+        if missing > 0 and self._over:
+            silent = self._over - Counter(spoken)
+            silent = Counter({each: count for each, count in silent.items() if not sources or each in sources})
+            missing -= silent.total()
+            if missing <= 0 and not self._cut.isdisjoint(silent):
+                self.lose(lineage)
+        return missing > 0
+
+    def over(self, end: Event) -> bool:
+        """One of several inputs has ended: nothing is waited for by it; whether that may let something go on."""
+        by = end.meta.get(BY, end.source)
+        self._over[by] += 1
+        if not end.complete:
+            self._cut.add(by)
+        return bool(self._partly)
+
+    def freed(self, inputs: int) -> Iterator[Event]:
+        """The last words that waited only for inputs that have ended."""
+        for lineage, (spoken, word) in tuple(self._partly.items()):
+            if not self._waits(lineage, spoken, inputs):
+                del self._partly[lineage]
+                yield self._whole(word)
 
     def told(self, word: Event) -> Event:
         """A last word that says what overflow took: of its answer, or at the end of all."""
@@ -151,8 +196,8 @@ class Endings:
         self._partly.clear()
 
 
-def giving(shape: Shape, sources: Collection[str]) -> Callable[[str], int]:
-    """Says by how many of a node's inputs the answers of another node can come.
+def giving(shape: Shape, sources: Collection[str]) -> Callable[[str], tuple[str, ...]]:
+    """Says by which of a node's inputs the answers of another node can come.
 
     Args:
         shape: the graph.
@@ -160,8 +205,8 @@ def giving(shape: Shape, sources: Collection[str]) -> Callable[[str], int]:
     """
 
     @cache
-    def by(node: str) -> int:
+    def by(node: str) -> tuple[str, ...]:
         reached = shape.reached([node]) if node in shape.bit else 0
-        return sum(reached & shape.bit[source] > 0 for source in sources)
+        return tuple(source for source in sources if reached & shape.bit[source])
 
     return by

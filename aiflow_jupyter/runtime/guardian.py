@@ -326,7 +326,7 @@ class Guardian(Emission):
             self.partial = self.partial or not event.complete
             self.endings.lose(*event.meta.get(LOST, ()))
             if self.ends < self.inputs:
-                return None
+                return event if self.endings.over(event) else None
             if self.cycle is not None and self.node in self.cycle.heads and self.ends == self.inputs:
                 self.cycle.defer(self)
                 return None
@@ -340,6 +340,10 @@ class Guardian(Emission):
 
     def _passing(self, event: Event) -> Iterator[Event]:
         """What leaves because of a control event: what the operator held back, and the event itself."""
+        if event.kind == "end" and self.ends < self.inputs:
+            for finish in self.endings.freed(self.inputs):
+                yield from self._passing(finish)
+            return
         if event.kind == "end":
             waiting = self.endings.left()
             if self.partial:  # what did not finish by every input may lack what the one that was cut off had to give

@@ -45,7 +45,7 @@ class NodePlan:
     policy: Policy
     sources: tuple[str, ...]
     inputs: int
-    giving: Callable[[str], int] | None
+    giving: Callable[[str], tuple[str, ...]] | None
     bound: int
     entrance: type[Entrance] | None
     skips: bool

@@ -232,6 +232,8 @@ class _Wiring:
         ports: dict[str, dict[str, list[Receiver]]] = {node: {} for node in self.guardians}
         for edge in self.plan.shape.edges.values():
             target = self.guardians[edge.target]
+            if target.inputs > 1:
+                self.guardians[edge.source].signs = True
             receiver: Receiver = target
             if edge.feedback is not None:
                 receiver = FeedbackEdge(edge.source, target, edge.feedback, cycles[edge.target])

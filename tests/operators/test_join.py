@@ -392,3 +392,31 @@ def test_checks_want_branches_of_one_split():
 def test_a_run_with_one_question():
     _, result = tell(two(), Replies(answering), value="1", same=same)
     assert result.variables["x"] == [{"one": "one 1 1", "two": "two 1 1"}]
+
+
+@pytest.mark.parametrize("args", ["", "timeout=5"])
+def test_what_an_input_that_was_stopped_leaves_alone_is_skipped_and_not_kept(args):
+    async def same(payload):
+        return payload
+
+    async def late(payload):
+        await asyncio.sleep(100)
+        return payload
+
+    async def story(loop):
+        text = f's = map(same)\na = map(same)\nb = map(late)\nj = join({args})\no = sink(var="o")\n'
+        run = build(loop, f"{text}s -> a, b\na, b -> j -> o", same=same, late=late)
+        await run.offer("s", 0)
+        await asyncio.sleep(1)
+        assert run.guardians["j"].holds() == 1
+        await run.stop("b")
+        await asyncio.sleep(1)
+        assert run.guardians["j"].holds() == 0
+        for number in range(200):
+            await run.offer("s", number)
+            await asyncio.sleep(0.01)
+        assert (run.state, run.guardians["j"].holds(), run.guardians["j"].drops["value"]) == ("running", 0, 201)
+        await run.close_inputs()
+        assert not (await run.wait()).complete
+
+    virtual.run(story)

@@ -13,7 +13,7 @@ from aiflow_jupyter.graph.checks.checking import require
 from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.operators import OPERATORS, SIGNATURES
 from aiflow_jupyter.runtime.behaviour import Behaviour
-from aiflow_jupyter.runtime.endings import MOST_BROKEN, Endings, answering, close
+from aiflow_jupyter.runtime.endings import MOST_BROKEN, Endings, answering, close, signed
 from aiflow_jupyter.runtime.run import Run
 from aiflow_jupyter.runtime.scheduler import Scheduler
 
@@ -52,7 +52,7 @@ def remembered(run):
 
 def test_finish_goes_on_when_all_inputs_that_its_answer_can_come_by_have_given_it():
     endings = Endings()
-    endings.giving = {"ask": 2, "": 0}.__getitem__
+    endings.giving = {"ask": ("a", "b"), "": ()}.__getitem__
     assert endings.take(FINISH, 3) is None
     assert endings.take(FINISH, 3) is FINISH
     put_in = Event("finish", lineage="a")
@@ -70,7 +70,7 @@ def test_close_takes_the_place_of_the_finish_of_what_broke_off():
 
 def test_finish_of_one_input_is_not_lost_where_another_keeps_its_own():
     endings = Endings()
-    endings.giving = lambda _node: 2
+    endings.giving = lambda _node: ("a", "b")
     assert endings.take(FINISH, 2) is None
     assert endings.take(close(FINISH, broken=False), 2) is FINISH
 
@@ -78,7 +78,7 @@ def test_finish_of_one_input_is_not_lost_where_another_keeps_its_own():
 def test_what_broke_off_on_one_way_finishes_on_none():
     for words in ([FINISH, close(FINISH, broken=True)], [close(FINISH, broken=True), FINISH]):
         endings = Endings()
-        endings.giving = lambda _node: 2
+        endings.giving = lambda _node: ("a", "b")
         assert endings.take(words[0], 2) is None
         word = endings.take(words[1], 2)
         assert (word.complete, word.payload) == (False, True)
@@ -299,3 +299,80 @@ def test_speculative_answer_has_one_last_word_whatever_the_verdict(good):
         await run.cancel()
 
     virtual.run(story)
+
+
+# -- an input that has ended
+
+
+async def same(payload):
+    return payload
+
+
+BRANCHES = 'ask = generate()\na = map(same)\nb = map(same)\nr = reduce("join")\nseen = map(see, inline=true)\n'
+BRANCHES += 'o = sink(var="o")\nask -> a, b\na, b -> r -> seen -> o'
+
+
+def test_stop_of_one_branch_leaves_the_answers_of_the_other_and_says_that_they_are_parts():
+    seen = []
+
+    def see(event: Event):
+        seen.append((event.payload, event.complete))
+        return event
+
+    async def story(loop):
+        run = run_of(loop, BRANCHES, same=same, see=see)
+        await run.offer("ask", "first")
+        await asyncio.sleep(1)
+        await run.stop("b")
+        for _ in range(3):
+            await run.offer("ask", "later")
+        await asyncio.sleep(1)
+        assert [complete for _, complete in seen] == [True, False, False, False]
+        assert [text for text, _ in seen[1:]] == ["yes, no"] * 3
+        assert remembered(run) == {}
+        await run.close_inputs()
+        assert not (await run.wait()).complete
+
+    virtual.run(story)
+
+
+def test_what_waits_for_a_branch_alone_goes_on_when_that_is_stopped():
+    async def late(payload):
+        await asyncio.sleep(100)
+        return payload
+
+    async def story(loop):
+        seen = []
+
+        def see(event: Event):
+            seen.append((event.payload, event.complete))
+
+        run = run_of(loop, BRANCHES.replace("b = map(same)", "b = map(late)"), same=same, late=late, see=see)
+        await run.offer("ask", "first")
+        await asyncio.sleep(1)
+        assert not seen
+        await run.stop("b")
+        await asyncio.sleep(1)
+        assert seen == [("yes, no", False)]
+        assert remembered(run) == {}
+        await run.cancel()
+
+    virtual.run(story)
+
+
+def test_an_input_that_ended_after_its_word_does_not_stand_for_one_that_has_not_spoken():
+    endings = Endings()
+    endings.giving = lambda _node: ("a", "b")
+    assert endings.take(signed(FINISH, "a"), 2) is None
+    assert endings.over(Event("end", source="a", meta={"complete": False}))
+    assert list(endings.freed(2)) == []
+    assert endings.take(signed(FINISH, "b"), 2).complete
+    assert endings.take(signed(Event("finish", Finish(), lineage="1/0.ask"), "b"), 2).meta["lost"] == {"1/0.ask"}
+
+
+def test_an_input_that_does_not_lead_to_an_answer_changes_nothing_when_it_ends():
+    endings = Endings()
+    endings.giving = lambda _node: ("a", "b")
+    assert not endings.over(Event("end", source="c"))
+    assert endings.take(signed(FINISH, "a"), 3) is None
+    assert list(endings.freed(3)) == []
