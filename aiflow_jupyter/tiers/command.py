@@ -7,14 +7,11 @@ import asyncio
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import click
 
-if TYPE_CHECKING:
-    from aiflow_jupyter.tiers.ledger import Group
-
-GROUPS = ("tier", "model", "conversation", "notebook", "day")
+from aiflow_jupyter.tiers.terms import GROUPS, Group
 
 
 @click.command()

@@ -12,18 +12,13 @@ from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
 from aiflow_jupyter.errors import ConfigError, plain
-from aiflow_jupyter.tiers.ledger import Group, Left, Open, Row, SqliteLedger
+from aiflow_jupyter.tiers.ledger import Left, Open, Row, SqliteLedger
+from aiflow_jupyter.tiers.terms import Group, amount
 
 _BAR: Final = 320
 _AMOUNTS: Final = 250
 _LINE: Final = 24
 _NAMES: Final = 190
-
-
-def amount(value: float, currency: str) -> str:
-    """An amount of money, as exact as it is small."""
-    digits = 2 if value >= 1 or not value else 4
-    return f"{value:.{digits}f} {currency}"
 
 
 def told(ledger: SqliteLedger, by: Group, since: str, notebook: str) -> tuple[str, list[Row]]:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from aiflow_jupyter.graph.problems import counted
-from aiflow_jupyter.tiers.terms import Floor, Label, TierName
+from aiflow_jupyter.tiers.terms import Floor, Label, TierName, amount
 
 _BADGE: Final = 120
 """Letters of an error that a badge shows; the decision has all of them."""
@@ -212,11 +212,6 @@ class Decision:
 def _short(error: str) -> str:
     line = " ".join(error.split())
     return line if len(line) <= _BADGE else f"{line[:_BADGE]}…"
-
-
-def amount(value: float, currency: str) -> str:
-    """A sum of money: `0.0042 USD`."""
-    return f"{value:.4f} {currency}" if value >= 0.00005 or not value else f"{value:.1e} {currency}"
 
 
 def _time(seconds: float) -> str:

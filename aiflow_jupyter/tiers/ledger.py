@@ -18,15 +18,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import Final, Literal
+from typing import Final
 
 from aiflow_jupyter.errors import ConfigError, plain
 from aiflow_jupyter.events import Usage
 from aiflow_jupyter.tiers.database import Database
-from aiflow_jupyter.tiers.terms import Intent, OverBudgetError
+from aiflow_jupyter.tiers.terms import GROUPS, Group, Intent, OverBudgetError
 
-Group = Literal["tier", "model", "conversation", "notebook", "day"]
-GROUPS: Final[tuple[Group, ...]] = ("tier", "model", "conversation", "notebook", "day")
 _SPENT: Final = "SUM(CASE state WHEN 'settled' THEN COALESCE(cost, most) WHEN 'intent' THEN most ELSE 0 END)"
 
 

@@ -6,6 +6,7 @@ falls back, `conversation` makes a chat fit, `ledger` counts the money. They mee
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Protocol
@@ -80,6 +81,17 @@ class Price:
     def of(self, prompt_tokens: int, completion_tokens: int) -> float:
         """The price of an answer."""
         return (prompt_tokens * self.input + completion_tokens * self.output) / 1e6
+
+
+def amount(value: float, currency: str) -> str:
+    """An amount of money, as exact as it is small: `12.35 USD`, `0.0042 USD`, `0.00002 USD`."""
+    digits = 2 if value >= 1 or not value else max(4, -math.floor(math.log10(value)))
+    return f"{value:.{digits}f} {currency}"
+
+
+Group = Literal["tier", "model", "conversation", "notebook", "day"]
+GROUPS: Final[tuple[Group, ...]] = ("tier", "model", "conversation", "notebook", "day")
+"""What costs are added up by."""
 
 
 @dataclass(frozen=True, slots=True)

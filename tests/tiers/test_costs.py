@@ -63,7 +63,8 @@ def test_picture_is_whole_and_says_itself_in_words():
 
 
 def test_small_amounts_keep_their_digits():
-    assert [amount(value, "USD") for value in (0.0, 0.0012, 12.345)] == ["0.00 USD", "0.0012 USD", "12.35 USD"]
+    said = ["0.00 USD", "0.00002 USD", "0.0012 USD", "12.35 USD"]
+    assert [amount(value, "USD") for value in (0.0, 0.00002, 0.0012, 12.345)] == said
 
 
 @pytest.fixture
