@@ -87,6 +87,15 @@ class Books:
             self._start(self._unmade(made))
             raise
 
+    async def allows(self, intent: Intent) -> None:
+        """Look whether a worst case could be booked; nothing is.
+
+        Raises:
+            OverBudgetError: a budget does not allow it.
+            ConfigError: the budgets can't be looked at.
+        """
+        await self.aside(self.ledger.allows, intent)
+
     async def through(self, work: Awaitable[T]) -> T:
         """Wait for some work, which goes through also if the waiting is cancelled."""
         return await asyncio.shield(self._start(work))

@@ -3,11 +3,12 @@
 `str(decision)` is for people, `as_dict()` for programs, `badge()` for the line under an answer. It is handed out when
 a tier has been chosen, and goes on being told what happens: a tier that failed, one that took over, what it cost.
 
-    auto: hpc answers · qwen3-32b
+    auto: local answers · llama3.2
     judged MEDIUM (LOW 0.12, MEDIUM 0.71, HIGH 0.17) in 3 ms: asks how or why
-      hpc    failed   answers · 412 of 32768 tokens, at most 1024 more · nothing answers at ...
+      hpc    failed   nothing answers at gpu01:8000 · 412 of 32768 tokens, at most 1024 more
       local  answers  412 of 8192 tokens, at most 1024 more
       cloud  refused  not allowed: this request stays within the institution
+    hpc failed before its first token, after 80 ms (AF701): nothing answers at gpu01:8000
     decided in 5 ms
 """
 

@@ -125,8 +125,7 @@ class SqliteLedger:
 
         An answer that can cost nothing is answered also where the file can't be written; it is then not counted.
         """
-        if not (math.isfinite(intent.most) and intent.most >= 0):
-            raise ConfigError(f"the worst case of an answer can't be {intent.most} {intent.currency}", code="AF763")
+        _amount(intent)
         budgets = self._budgets()
         entry = secrets.token_hex(8)
         at = self._now()
@@ -156,6 +155,14 @@ class SqliteLedger:
                 raise
             return ""
         return entry
+
+    def allows(self, intent: Intent) -> None:
+        """Look whether the budgets allow it; see `terms.Ledger`."""
+        _amount(intent)
+        if intent.most or not intent.known:
+            budgets, day = self._budgets(), _day(self._now())
+            with self._database.transaction() as work:
+                self._within(work, intent, budgets, day)
 
     def _within(self, work: sqlite3.Connection, intent: Intent, budgets: Budgets, day: str) -> None:
         for limit in _limits(budgets, day, intent.notebook):
@@ -258,6 +265,12 @@ class SqliteLedger:
         )
         with self._database.transaction() as work:
             return [Row(*row) for row in work.execute(query, (first,)).fetchall()]
+
+
+def _amount(intent: Intent) -> None:
+    """See that a worst case is an amount."""
+    if not (math.isfinite(intent.most) and intent.most >= 0):
+        raise ConfigError(f"the worst case of an answer can't be {intent.most} {intent.currency}", code="AF763")
 
 
 def _day(at: float) -> str:

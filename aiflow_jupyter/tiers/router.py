@@ -126,7 +126,7 @@ class Router:
             raise
 
     async def explain(self, messages: Sequence[Message], **fields: Any) -> Decision:
-        """Decide without sending: every candidate is checked, and nothing is folded or spent.
+        """Decide without sending: every candidate is checked, and nothing is folded, booked or spent.
 
         A judge that asks a model is asked where that is on this machine; else the classifier stands in for it.
 
@@ -312,11 +312,10 @@ class Router:
             candidate.refuse(str(status))
             return False
         try:
-            booking = await self._books.intend(_intent(choice, candidate))
+            await self._books.allows(_intent(choice, candidate))
         except ConfigError as error:
             candidate.refuse(error.message)
             return False
-        await booking.release()
         return True
 
 

@@ -198,6 +198,14 @@ class OverBudgetError(ConfigError):
 class Ledger(Protocol):
     """Counts money; holds across kernels."""
 
+    def allows(self, intent: Intent) -> None:
+        """Look whether `intend` would go through, and write nothing.
+
+        Raises:
+            OverBudgetError: a budget does not allow it.
+        """
+        ...
+
     def intend(self, intent: Intent) -> str:
         """Book the worst case as spent, and give the entry's identifier.
 

@@ -74,9 +74,12 @@ class Book:
         self.open = {}
         self.closed = {}
 
-    def intend(self, intent):
+    def allows(self, intent):
         if intent.most > self.limit:
             raise OverBudgetError("the budget of today is used up")
+
+    def intend(self, intent):
+        self.allows(intent)
         entry = f"e{len(self.open) + len(self.closed)}"
         self.open[entry] = intent
         return entry

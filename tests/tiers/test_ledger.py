@@ -54,6 +54,16 @@ def test_an_intent_counts_as_spent_until_it_is_settled(file):
     assert book.open() == []
 
 
+def test_to_look_whether_a_budget_allows_it_writes_nothing(file):
+    book = ledger(file, day=2.0)
+    book.intend(intent(1.0))
+    book.allows(intent(1.0))
+    with pytest.raises(OverBudgetError, match="could cost 1"):
+        book.allows(intent(1.1))
+    with sqlite3.connect(file) as connection:
+        assert connection.execute("SELECT most, state FROM entries").fetchall() == [(1.0, "intent")]
+
+
 def test_what_nobody_said_is_not_known_and_counts_at_its_worst_case(file):
     book = ledger(file, day=1.0)
     book.settle(book.intend(intent(0.8)), None, None)

@@ -729,7 +729,7 @@ async def test_a_model_without_a_price_of_its_own_is_not_asked_where_there_is_a_
 async def test_a_model_without_a_price_of_its_own_is_said_to_be_counted_at_another_s():
     got = await answer(router(actors(), fields=OTHERS), tier="cloud", model="dearer")
     assert "this one's is not known" in got.decision.candidate("cloud").words()
-    assert got.decision.costs == "0.0001 USD if its model costs what the tier's own does"
+    assert got.decision.costs == "0.00006 USD if its model costs what the tier's own does"
 
 
 async def test_a_model_that_can_do_more_takes_what_its_tier_s_own_can_not():
@@ -760,9 +760,16 @@ async def test_explain_decides_and_sends_nothing():
     of, book = actors(), Book()
     source = router(of, label="HIGH", fields=PRICED, book=book)
     decision = await source.explain(HI, stay="institution")
-    assert (asked(of), decision.chosen, set(book.how)) == ([], "hpc", {("hpc", "released"), ("local", "released")})
+    assert (asked(of), decision.chosen, book.how) == ([], "hpc", [])
     assert (await source.explain(HI)).candidate("cloud").most > 0
     assert (await answer(source)).decision.chosen == "cloud"
+
+
+@pytest.mark.parametrize(("limit", "chosen"), [(1.0, "cloud"), (0.0, "hpc")])
+async def test_explain_looks_at_the_budget_and_books_nothing(limit, chosen):
+    book = Book(limit)
+    decision = await router(actors(), label="HIGH", fields=PRICED, book=book).explain(HI)
+    assert (decision.chosen, book.open, book.closed) == (chosen, {}, {})
 
 
 async def test_explain_says_what_it_would_cost_elsewhere():
