@@ -1,8 +1,9 @@
 """Summaries that were made: what was folded once is not folded again, for as long as its conversation is kept.
 
 A summary goes by the content that it stands for and by the tier that it was made for. Those of a stored conversation
-are in the file, and go with it; all others, and those that stand in for a failed model, are in memory only. Making one
-takes a while: it gets into the file only if all that it stands for is there still, and was not forgotten meanwhile.
+are in the file alone, and go with it; all others, and those that stand in for a failed model, are in memory alone, and
+go with the process. Making one takes a while: it gets into the file only if all that it stands for is there still, and
+was not forgotten meanwhile.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sqlite3
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
@@ -64,14 +66,13 @@ class Summaries:
 
     async def keep(self, conversation: str, tier: TierName, key: str, folded: int, summary: Summary) -> None:
         """Remember a summary; of `folded` messages."""
+        if conversation and self._database is not None and not summary.problem:
+            with suppress(AiflowError):  # as above
+                if await asyncio.to_thread(self._write, self._database, conversation, tier, key, folded, summary):
+                    return
         self._made[tier, key] = summary
         if len(self._made) > _REMEMBERED:
             self._made.popitem(last=False)
-        if conversation and self._database is not None and not summary.problem:
-            try:
-                await asyncio.to_thread(self._write, self._database, conversation, tier, key, folded, summary)
-            except AiflowError:  # as above
-                return
 
     def _read(self, database: Database, conversation: str, tier: TierName) -> dict[str, Summary]:
         with database.transaction() as work:
@@ -82,15 +83,17 @@ class Summaries:
 
     def _write(
         self, database: Database, conversation: str, tier: TierName, key: str, folded: int, summary: Summary
-    ) -> None:
+    ) -> bool:
+        """Put it into the file; whether what it stands for is there."""
         with database.transaction() as work:
             if next(islice(hashes(_spoken(work, conversation)), folded - 1, None), None) != key:
-                return
+                return False
             work.execute(
                 "INSERT OR REPLACE INTO summaries (conversation, tier, hash, folded, at, made_by, text) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (conversation, tier, key, folded, time.time(), summary.made_by, summary.text),
             )
+        return True
 
 
 def _spoken(work: sqlite3.Connection, conversation: str) -> Iterator[Message]:

@@ -14,7 +14,7 @@ from routing_stage import Actor, Book, answer, router
 
 from aiflow_jupyter.errors import ProviderError
 from aiflow_jupyter.events import Event, Finish
-from aiflow_jupyter.tiers.conversation.cache import Summaries
+from aiflow_jupyter.tiers.conversation.cache import Summaries, hashes
 from aiflow_jupyter.tiers.conversation.folding import Folding
 from aiflow_jupyter.tiers.conversation.store import Conversations
 from aiflow_jupyter.tiers.conversation.summary import Summariser
@@ -236,6 +236,17 @@ async def test_only_the_local_model_is_asked_to_condense():
     await folding(tier(provider=model, window=None)).fit([*talk(20), user("now")], tier("cloud", 200), 20, "local")
     (request,) = model.asked
     assert (request.tier, request.stay, request.max_tokens) == ("local", "local", 64)
+
+
+async def test_forgetting_a_conversation_forgets_its_summaries_in_this_process_too(tmp_path):
+    chat = talk(20)
+    book = stored(Database(tmp_path / "own" / "aiflow.db"), "talk", chat)
+    made = folding(tier(window=None), book.database)
+    await made.fit([*chat, user("now")], tier("cloud", 200), 20, "anywhere", "talk")
+    keys = list(hashes(chat))
+    assert await made._summaries.find("talk", "cloud", keys)
+    book.forget("talk")
+    assert await made._summaries.find("talk", "cloud", keys) == {}
 
 
 @pytest.mark.parametrize(("limit", "booked"), [(0.1, True), (0.001, False)])
