@@ -57,6 +57,7 @@ def test_child_that_does_not_start_says_why(code, says, tmp_path):
     with pytest.raises(ProviderError) as caught:
         engine.start()
     assert says in str(caught.value)
+    assert caught.value.unread
     assert engine.key.reveal() not in str(caught.value)
     assert not engine.alive
     engine.end()

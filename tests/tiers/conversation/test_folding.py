@@ -14,6 +14,7 @@ from routing_stage import Actor, Book, answer, router
 
 from aiflow_jupyter.errors import ProviderError
 from aiflow_jupyter.events import Event, Finish
+from aiflow_jupyter.tiers.choosing import Routing
 from aiflow_jupyter.tiers.conversation.cache import Summaries, hashes
 from aiflow_jupyter.tiers.conversation.folding import Folding
 from aiflow_jupyter.tiers.conversation.store import Conversations
@@ -21,6 +22,8 @@ from aiflow_jupyter.tiers.conversation.summary import Summariser
 from aiflow_jupyter.tiers.conversation.turns import Cell, Turn
 from aiflow_jupyter.tiers.counting import TokenCounter
 from aiflow_jupyter.tiers.database import Database
+from aiflow_jupyter.tiers.ledger import SqliteLedger
+from aiflow_jupyter.tiers.providers import ConfiguredRouter
 from aiflow_jupyter.tiers.terms import Fitted, Misfit, Price, Tier
 
 
@@ -261,6 +264,15 @@ async def test_a_summary_is_booked_and_kept_within_the_budget_where_the_router_i
     assert book.how == [("local", "settled")] * len(local.requests) + [("hpc", "settled")]
     assert bool(local.requests) is booked
     assert ("budget of today" in got.decision.candidates[0].note) is not booked
+
+
+async def test_the_router_of_the_settings_books_its_summaries(tmp_path):
+    source = ConfiguredRouter(Database(tmp_path / "own" / "aiflow.db")).router
+    of = {"local": Actor("local", ["A summary."]), "hpc": Actor("hpc")}
+    source.follow(router(of, fields={"hpc": {"window": 1_000}}).tiers, Routing())
+    await answer(source, (*talk(20, 40), user("now")), tier="hpc", max_tokens=20)
+    rows = SqliteLedger(Database(tmp_path / "own" / "aiflow.db")).report("tier")
+    assert {row.key: row.answers for row in rows} == {"local": len(of["local"].requests), "hpc": 1}
 
 
 async def test_what_is_more_than_the_local_window_is_condensed_piece_by_piece():
