@@ -24,7 +24,7 @@ from collections import Counter, deque
 from typing import Any, Final, Protocol
 
 from aiflow_jupyter.errors import RunError
-from aiflow_jupyter.events import CONTROL, TEXT, Event, text_bytes
+from aiflow_jupyter.events import CONTROL, TEXT, Event, descends, text_bytes
 from aiflow_jupyter.graph.policy import Policy
 
 CONTROL_STAMP: Final = -1
@@ -133,6 +133,19 @@ class Admission:
     def withdraw(self, sender: Parked) -> None:
         """Forget a sender that does not wait any more; its event is not taken in."""
         self.waiters = deque(each for each in self.waiters if each[1] is not sender)
+
+    def annul(self, restart: Event) -> None:
+        """Discard what waits of a lineage that begins anew: whoever tells of that first has nothing waiting here."""
+        waiting, self.waiters = self.waiters, deque()
+        for event, sender in waiting:
+            if not descends(event.lineage, restart.lineage):
+                self.waiters.append((event, sender))
+                continue
+            if event.kind not in CONTROL:
+                self.drops[event.kind] += 1
+            sender.pending -= 1
+            if not sender.pending:
+                sender.resume()
 
     def _admit(self, event: Event, now: int) -> bool:
         queue = self.queue

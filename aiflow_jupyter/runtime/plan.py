@@ -18,11 +18,12 @@ from typing import Final
 from aiflow_jupyter.graph.bounds import bounds
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.graph.shape import Shape
-from aiflow_jupyter.graph.signatures import OperatorSignature
+from aiflow_jupyter.graph.signatures import VERDICT, OperatorSignature
 from aiflow_jupyter.graph.spec import EdgeSpec, GraphSpec, NodeSpec
 from aiflow_jupyter.runtime.behaviour import Operator
 from aiflow_jupyter.runtime.edges import Entrance, TellingEntrance
 from aiflow_jupyter.runtime.endings import giving
+from aiflow_jupyter.runtime.restarts import Meets, meets
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class NodePlan:
         inputs: how many times `end` comes to it: by each of these edges, or once from the run.
         giving: where there are several, by how many of them a node's answers can come.
         bound: data events that it may own.
+        meets: where what may begin anew comes by several, by which of them a node's answers can come.
         entrance: what stands before it on each of these edges, where it tells its inputs apart.
         skips: it stands between a split and a join, so that what gives nothing there has to say so.
         leads_to_join: so that this is so, too, where it routes.
@@ -47,6 +49,7 @@ class NodePlan:
     inputs: int
     giving: Callable[[str], tuple[str, ...]] | None
     bound: int
+    meets: Meets | None
     entrance: type[Entrance] | None
     skips: bool
     leads_to_join: bool
@@ -67,11 +70,13 @@ class Plan:
     Attributes:
         nodes: by name, in the order of the graph.
         shape: of the graph.
+        silent: the edges by which verdicts alone go, and no data, by their index.
         loops: those that feedback edges close.
     """
 
     nodes: Mapping[str, NodePlan]
     shape: Shape
+    silent: frozenset[int]
     loops: tuple[Loop, ...]
 
 
@@ -133,6 +138,13 @@ def _made(
     joins = [node for node, signature in signatures.items() if signature is not None and signature.pairs]
     between = shape.between(joins)
     leading = reduce(or_, (shape.ancestors[join] & ~shape.bit[join] for join in joins), 0)
+    may = (node for node, signature in signatures.items() if _restarts(signature, spec.nodes[node].policy))
+    restarting = reduce(or_, (shape.bit[node] for node in may), 0)
+    silent = frozenset(
+        index
+        for index, edge in shape.edges.items()
+        if (giver := signatures[edge.source]) is not None and giver.verdicts and edge.port == VERDICT
+    )
     nodes = {}
     for node, declared in spec.nodes.items():
         signature = signatures[node]
@@ -148,6 +160,7 @@ def _made(
             len(sources) or 1,
             giving(shape, sources) if len(sources) > 1 else None,
             bound[node].events,
+            meets(shape, [index for index in shape.into[node] if index not in silent], restarting),
             _entrance(signature, declared),
             says and bool(between & shape.bit[node]),
             says and bool(leading & shape.bit[node]),
@@ -156,7 +169,12 @@ def _made(
         Loop(tuple(part), frozenset(shape.edges[index].target for index in shape.feedback) & frozenset(part))
         for part in map(shape.members, shape.loops)
     ]
-    return Plan(nodes, shape, tuple(closed))
+    return Plan(nodes, shape, silent, tuple(closed))
+
+
+def _restarts(signature: OperatorSignature | None, policy: Policy) -> bool:
+    """Whether what a node gives may begin anew: its own, or that of the graph that it runs."""
+    return policy.restart or (signature is not None and (signature.restarts or signature.opaque))
 
 
 def _entrance(signature: OperatorSignature | None, declared: NodeSpec) -> type[Entrance] | None:

@@ -10,8 +10,7 @@ from typing import Any, Final
 from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph import hints
-from aiflow_jupyter.graph.signatures import VERDICT
-from aiflow_jupyter.graph.spec import EdgeSpec, GraphSpec
+from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.runtime.attempts import govern
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Operator
 from aiflow_jupyter.runtime.cycle import Cycle
@@ -21,6 +20,7 @@ from aiflow_jupyter.runtime.guardian import Guardian, Owner
 from aiflow_jupyter.runtime.inline import CUT_EVERY, InlineGuardian
 from aiflow_jupyter.runtime.partitioned import PartitionedGuardian
 from aiflow_jupyter.runtime.plan import NodePlan, plan_of
+from aiflow_jupyter.runtime.restarts import Meeting, Way
 from aiflow_jupyter.runtime.scheduler import Scheduler
 from aiflow_jupyter.runtime.speculation import Gate, VerdictEdge
 from aiflow_jupyter.runtime.state import Key, in_turn, keep
@@ -230,7 +230,8 @@ class _Wiring:
     def _connect(self) -> None:
         cycles = self._cycles()
         ports: dict[str, dict[str, list[Receiver]]] = {node: {} for node in self.guardians}
-        for edge in self.plan.shape.edges.values():
+        meetings: dict[str, Meeting] = {}
+        for index, edge in self.plan.shape.edges.items():
             target = self.guardians[edge.target]
             if target.inputs > 1:
                 self.guardians[edge.source].signs = True
@@ -239,19 +240,17 @@ class _Wiring:
                 receiver = FeedbackEdge(edge.source, target, edge.feedback, cycles[edge.target])
             elif (entrance := self.plan.nodes[edge.target].entrance) is not None:
                 receiver = entrance(edge.source, target)
-            if edge.target in self.gates and self._silent(edge):
+            if edge.target in self.gates and index in self.plan.silent:
                 receiver = VerdictEdge(self.gates[edge.target], receiver)
+            elif edge.feedback is None and (meets := self.plan.nodes[edge.target].meets) is not None:
+                meeting = meetings.setdefault(edge.target, Meeting(target, meets))
+                receiver = Way(index, meeting, receiver)
             ports[edge.source].setdefault(edge.port or "", []).append(receiver)
         for node, gate in self.gates.items():
             if plain := ports[node].get(""):
                 ports[node][""] = [gate.leading(plain)]
         for node, guardian in self.guardians.items():
             guardian.connect(ports[node])
-
-    def _silent(self, edge: EdgeSpec) -> bool:
-        """Whether verdicts alone go by an edge, and no data."""
-        operator = self.operators.get(self.plan.nodes[edge.source].declared.operator)
-        return operator is not None and operator.signature.verdicts and edge.port == VERDICT
 
     def _cycles(self) -> dict[str, Cycle]:
         """The loop of each node that stands in one."""

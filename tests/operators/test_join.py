@@ -95,30 +95,15 @@ def test_every_event_has_its_own_pair_or_one_skip_under_any_interleaving(story):
     assert len(given_node.dropped) == sum(values[identity] for identity in gone)
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.integers(1, 4), st.integers(0, 3), st.integers(0, 3), st.data())
-def test_what_came_before_a_restart_never_meets_what_came_after(count, old_a, old_b, data):
-    """Each branch gives some of the old answer, tells of the restart, and gives the new one."""
-
-    def branch(name, old):
-        before = [part(name, n, "0/0.ask", f"old {n}") for n in range(old)]
-        return [
-            *before,
-            control("restart", name, 0, "0/0.ask"),
-            *(part(name, n, "0/0.ask", f"new {n}") for n in range(count)),
-        ]
-
-    left = {"a": branch("a", old_a), "b": branch("b", old_b)}
+def test_of_an_answer_that_begins_anew_nothing_old_is_paired_and_nothing_new_is_dead():
     given_node = node()
-    out = []
-    while left["a"] or left["b"]:
-        name = data.draw(st.sampled_from([name for name in left if left[name]]))
-        out += given_node.put(left[name].pop(0))
-    found = pairs(out)
-    assert all(len(set(pair.values())) == 1 for pair in found)
-    assert [pair["a"] for pair in found if pair["a"].startswith("new")] == [f"new {n}" for n in range(count)]
-    restart = max(at for at, event in enumerate(out) if event.kind == "restart")
-    assert all(event.payload["a"].startswith("old") for event in out[:restart] if event.kind == "value")
+    out = given_node.put(part("a", 0, "0/0.ask", "old"), control("skip", "b", 1, "0/0.ask"), part("a", 0, "1"))
+    assert kinds(out) == ["skip"]
+    out = given_node.put(control("restart", "b", 1, "0/0.ask"))
+    out += given_node.put(*(part(name, number, "0/0.ask", f"new {number}") for number in (0, 1) for name in "ba"))
+    assert kinds(out) == ["restart", "value", "value"]
+    assert pairs(out) == [{"a": f"new {number}", "b": f"new {number}"} for number in (0, 1)]
+    assert pairs(given_node.put(part("b", 0, "1"))) == [{"a": "a0", "b": "b0"}]
     assert given_node.behaviour.holds() == 0
 
 
