@@ -147,6 +147,17 @@ class Admission:
             if not sender.pending:
                 sender.resume()
 
+    def take_back(self, event: Event, now: int) -> bool:
+        """Take an event out of the queue whose sender has given up; False where it waits no more."""
+        for index, (each, _) in enumerate(self.queue):
+            if each is event:
+                del self.queue[index]
+                if self.bytes_limit:
+                    self._let_go(event)
+                self._let_in(now)
+                return True
+        return False
+
     def _admit(self, event: Event, now: int) -> bool:
         queue = self.queue
         depth = len(queue) - self.exempt

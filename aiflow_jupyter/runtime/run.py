@@ -207,6 +207,8 @@ class Run:
     async def offer(self, node: str, value: Any) -> None:
         """Put a value into a node's queue, by the node's policy; the first one begins the run.
 
+        One that is cancelled while it waits takes the value back; where the node has taken that up by then, it returns.
+
         Args:
             node: any node of the graph.
             value: of the type that the graph declares for it (`inject`), else of one that the node's operator takes.
@@ -275,7 +277,11 @@ class Run:
                 await sender.future
             except asyncio.CancelledError:
                 guardian.withdraw(sender)
-                raise
+                now = self._scheduler.clock()
+                self._scheduler.enter(sender, now)
+                if sender.pending or guardian.closed or guardian.take_back(event, now):
+                    self._scheduler.run_ready()
+                    raise
             finally:
                 self._senders.discard(sender)
                 self._end_inputs()

@@ -79,14 +79,19 @@ class RunHandle:
         return self.wait(timeout)
 
     def offer(self, node: str, value: Any, timeout: float | None = None) -> None:
-        """Put a value into a node's queue; waits while it is full, at most `timeout` seconds.
+        """Put a value into a node's queue; waits while it is full, at most `timeout` seconds of the loop's.
 
         Raises:
             CommandError: no such node, or it takes no such value.
             RunError: the run takes nothing in any more.
             TimeoutError: the queue stayed full; the value is not taken in.
         """
-        self._do(self._run.offer(node, value), timeout)
+        self._do(self._in_time(node, value, timeout))
+
+    async def _in_time(self, node: str, value: Any, seconds: float | None) -> None:
+        """Whether it was in time is said on the loop, where the value is either in or is not."""
+        async with asyncio.timeout(seconds):
+            await self._run.offer(node, value)
 
     def close_inputs(self) -> None:
         """Nothing more is offered: the run ends when what it was given is through."""
@@ -122,7 +127,7 @@ class RunHandle:
             raise RunError("the run is over: its host was stopped", code="AF605")
         self._life.loop.call_soon_threadsafe(what)
 
-    def _do(self, coroutine: Coroutine[Any, Any, None], timeout: float | None = None) -> None:
+    def _do(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Have the loop do something, and wait for it."""
         if self._life.here:
             coroutine.close()
@@ -132,7 +137,7 @@ class RunHandle:
             raise RunError("the run is over: its host was stopped", code="AF605")
         future = self._life.submit(coroutine)
         try:
-            future.result(timeout)
+            future.result()
         except BaseException:  # an interrupt too: what was not taken in then is not taken in later
             future.cancel()
             raise

@@ -166,3 +166,22 @@ def test_what_is_no_name_is_no_node(host):
         with pytest.raises(CommandError, match="no node is called"):
             act()
     handle.drain()
+
+
+def test_an_offer_that_was_not_in_time_is_not_taken_in_and_one_that_was_is_told_so(host):
+    async def work(number):
+        await asyncio.sleep(0.002)
+        return number
+
+    handle = started(host, flow_of(work, queue=1), -1, leave_open=True)
+    taken, late = set(), set()
+    for number in range(400):
+        try:
+            handle.offer("done", number, timeout=(number % 7) / 1000)
+            taken.add(number)
+        except TimeoutError:
+            late.add(number)
+    handle.drain()
+    assert set(handle.result(10)["kept"]) == taken | {-1}
+    assert taken
+    assert late

@@ -746,3 +746,30 @@ async def test_function_of_a_graph_within_that_waits_for_the_outer_run_is_told_s
     with pytest.raises(RunError, match="node 'within': in graph 'inner': node 'ask'") as raised:
         await outer.run("go")
     assert raised.value.code == "AF604"
+
+
+@pytest.mark.parametrize(("at", "served"), [(1, [0, 1, 3]), (2, [0, 1, 2, 3])])
+def test_an_offer_cancelled_as_its_place_comes_free_takes_its_value_back_or_returns_where_that_is_served(at, served):
+    async def story(loop):
+        seen = []
+
+        async def serve(event):
+            seen.append(event.payload)
+            if event.payload == at:
+                waits.cancel()
+            if event.payload in (0, at):
+                await asyncio.sleep(1)
+
+        run = make_run(loop, {"work": Behaviour("await", serve)}, [], {"work": {"queue": 1}})
+        await run.offer("work", 0)
+        await asyncio.sleep(0)
+        await run.offer("work", 1)
+        waits, behind = (asyncio.ensure_future(run.offer("work", number)) for number in (2, 3))
+        (outcome,) = await asyncio.gather(waits, return_exceptions=True)
+        assert isinstance(outcome, asyncio.CancelledError) is (2 not in served)
+        await behind
+        await run.close_inputs()
+        await run.wait()
+        assert seen == served
+
+    virtual.run(story)
