@@ -3,7 +3,8 @@
 A call that fails is tried again before its first output, up to `retry` calls in all, after a pause that doubles from
 `backoff` seconds on, with jitter. After the first output it is tried again only under `restart`: a `restart` event
 tells everybody downstream to forget what came of that lineage. That is for what has a lineage to itself, an answer or
-what came of one of the run's inputs: of any other it would void what other events gave, so that fails. What a repeated
+what came of one of the run's inputs, where no other way leads from there to what the node leads to: of any other it
+would void what other events gave, so that fails. What a repeated
 call would do is its `effect`:
 
     pure, speculative  it is simply repeated
@@ -50,6 +51,7 @@ def govern(
     threads: NodeThreads | None,
     retried: Callable[[], None],
     random: Random,
+    alone: bool = True,
 ) -> Behaviour:
     """A behaviour whose calls are tried as the policy says; itself where it asks for nothing.
 
@@ -62,6 +64,7 @@ def govern(
         threads: the node's threads, where its calls, or a plain `compensate`, run in some.
         retried: told of each further call.
         random: gives the jitter of the pauses.
+        alone: what the node leads to gets all that is made of the run's inputs from it.
     """
     tries = policy.retry
     if policy.effect == "non_idempotent" and policy.compensate is None:
@@ -73,7 +76,8 @@ def govern(
     timeout = None if policy.effect == "speculative" else policy.timeout
     if tries == 1 and timeout is None:
         return behaviour
-    governor = _Governor(node, policy, tries, timeout, functions.get(policy.compensate or ""), threads, retried, random)
+    undo = functions.get(policy.compensate or "")
+    governor = _Governor(node, policy, tries, timeout, undo, threads, retried, random, alone=alone)
     if behaviour.mode in ("inline", "await"):
         once = _waiting(behaviour) if behaviour.mode == "inline" else behaviour.call
         return replace(behaviour, mode="await", call=governor.awaited(once))
@@ -117,6 +121,8 @@ class _Governor:
         threads: NodeThreads | None,
         retried: Callable[[], None],
         random: Random,
+        *,
+        alone: bool,
     ) -> None:
         self.node = node
         self.policy = policy
@@ -126,6 +132,7 @@ class _Governor:
         self.threads = threads
         self.retried = retried
         self.random = random
+        self.alone = alone
 
     def awaited(self, call: Callable[[Event], Awaitable[Any]]) -> Callable[[Event], Awaitable[Any]]:
         """A coroutine function, tried."""
@@ -200,7 +207,7 @@ class _Governor:
 
     def _restarts(self, event: Event, last: Event) -> bool:
         """Whether a call that has given something may begin anew: nobody else gives to that lineage."""
-        return self.policy.restart and (last.lineage != event.lineage or event.source == "run")
+        return self.policy.restart and (last.lineage != event.lineage or (self.alone and event.source == "run"))
 
     def _attempts(self) -> Any:
         import tenacity  # noqa: PLC0415 - only graphs that retry need it

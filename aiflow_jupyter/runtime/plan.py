@@ -9,7 +9,7 @@ it was: nodes, edges, arguments and signatures are compared before each use, mos
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -39,6 +39,7 @@ class NodePlan:
         bound: data events that it may own.
         meets: where what may begin anew comes by several, by which of them a node's answers can come.
         entrance: what stands before it on each of these edges, where it tells its inputs apart.
+        alone: where it may restart, what it leads to gets all that is made of the run's inputs from it.
         skips: it stands between a split and a join, so that what gives nothing there has to say so.
         leads_to_join: so that this is so, too, where it routes.
     """
@@ -51,6 +52,7 @@ class NodePlan:
     bound: int
     meets: Meets | None
     entrance: type[Entrance] | None
+    alone: bool
     skips: bool
     leads_to_join: bool
 
@@ -162,6 +164,7 @@ def _made(
             bound[node].events,
             meets(shape, [index for index in shape.into[node] if index not in silent], restarting),
             _entrance(signature, declared),
+            not policy.restart or _alone(shape, node, [*spec.inputs(), *spec.inject]),
             says and bool(between & shape.bit[node]),
             says and bool(leading & shape.bit[node]),
         )
@@ -170,6 +173,12 @@ def _made(
         for part in map(shape.members, shape.loops)
     ]
     return Plan(nodes, shape, silent, tuple(closed))
+
+
+def _alone(shape: Shape, node: str, inputs: Iterable[str]) -> bool:
+    """Whether nothing leads from the inputs of a graph past a node to what that leads to."""
+    past = shape.reached((each for each in inputs if each != node), past=~shape.bit[node])
+    return not past & shape.reached([node]) & ~shape.bit[node]
 
 
 def _restarts(signature: OperatorSignature | None, policy: Policy) -> bool:

@@ -181,6 +181,7 @@ class _Wiring:
             threads=self.threads.get(node),
             retried=partial(self._retried, node),
             random=self.common.random,
+            alone=self.plan.nodes[node].alone,
         )
         return in_turn(behaviour, policy)
 

@@ -102,6 +102,31 @@ def test_what_is_given_anew_is_whole_where_ways_meet(how, before, new, a, b, pol
     assert all(not guardian.owned() for guardian in run.guardians.values())
 
 
+@pytest.mark.parametrize(
+    ("edges", "gives", "whole"),
+    [
+        ("q -> a, b\na, b -> o", ["q", "q0"], False),
+        ("q -> a, b\na -> o\nb -> p\np = sink(var='p')", ["q0", "q1"], True),
+        ("q -> a -> b -> o", ["q0", "q1"], True),
+    ],
+)
+def test_values_of_the_runs_inputs_are_not_voided_by_a_restart_of_what_another_node_made_of_them(edges, gives, whole):
+    tries = []
+
+    async def twice(text):
+        tries.append(text)
+        yield f"{text}0"
+        await asyncio.sleep(1)
+        if len(tries) == 1:
+            raise ConnectionError
+        yield f"{text}1"
+
+    text = "q = map(same)\na = flat_map(twice) [retry=2, restart=true]\na.error -> e\nb = map(same)\n"
+    text += "o = sink(var='o')\ne = sink(var='e')\n"
+    result, _ = result_of(text + edges, [], {"same": late(0.1, ""), "twice": twice})
+    assert (sorted(result["o"]), result.complete) == (gives, whole)
+
+
 # -- one node
 
 
