@@ -12,6 +12,7 @@ and not for one event: to park and go on costs as much as two hops. With several
 happen, each place goes at once to whoever waits longest. Nobody waits for room that there is once the node has stopped
 serving, or the loop has turned.
 
+An event that can't be measured or compared is a failure of the node. One that grows while it waits counts as it came.
 Control events and tool results are never dropped. What is made of an answer that overflow took something from is a part
 (`endings.py`); what is conflated loses nothing. What is dropped between a split and a join leaves a `skip` in its
 place, so that its partner does not wait for it.
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, deque
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from aiflow_jupyter.errors import RunError
 from aiflow_jupyter.events import CONTROL, TEXT, Event, descends, text_bytes
@@ -84,6 +85,7 @@ class Admission:
     """
 
     __slots__ = (
+        "_sizes",
         "blocks",
         "bytes",
         "bytes_limit",
@@ -108,6 +110,7 @@ class Admission:
         self.bytes_limit = policy.queue_bytes or 0
         self.blocks = policy.overflow == "block" and not self.bytes_limit
         self.bytes = 0
+        self._sizes: dict[int, int] = {}  # of what waits, by the event's id
         self.queue: deque[tuple[Event, int]] = deque()
         self.waiters: deque[tuple[Event, Parked]] = deque()
         self.exempt = self.fed = 0
@@ -171,22 +174,14 @@ class Admission:
             self.peak = depth + 1
         return True
 
-    def _room(self, event: Event, now: int) -> bool | None:  # noqa: PLR0911 - a table of rules
+    def _room(self, event: Event, now: int) -> bool | None:  # noqa: C901, PLR0911 - a table of rules
         """Whether there is room for an event, by its rule: True, or False when it has to wait, None when it is gone."""
         size = 0
         if self.bytes_limit:
-            size = size_of(event.payload)
-            if size > self.bytes_limit:
-                self.refuse(
-                    event,
-                    RunError(
-                        f"node {self.node!r}: an event of {size:,} bytes is larger than its queue_bytes="
-                        f"{self.bytes_limit}",
-                        code="AF608",
-                        hint="give the node a larger queue_bytes, or cut the event before it",
-                    ),
-                )
+            measured = self._measured(event)
+            if measured is None:
                 return None
+            size = measured
         while self.waiters or not self._fits(size):
             rule = self.policy.rule(event.kind)
             if rule == "block" or self.exempt >= MOST_CONTROLS:
@@ -212,8 +207,28 @@ class Admission:
             if not self._drop_oldest():
                 return False
             self._let_in(now)
-        self.bytes += size
+        if self.bytes_limit:
+            self._hold(event, size)
         return True
+
+    def _measured(self, event: Event) -> int | None:
+        """Bytes of an event's payload; None where it can never be admitted, and was refused."""
+        try:
+            size = size_of(event.payload)
+        except BaseException as error:  # noqa: BLE001 - the user's `__sizeof__` may raise anything
+            self.refuse(event, error)
+            return None
+        if size <= self.bytes_limit:
+            return size
+        self.refuse(
+            event,
+            RunError(
+                f"node {self.node!r}: an event of {size:,} bytes is larger than its queue_bytes={self.bytes_limit}",
+                code="AF608",
+                hint="give the node a larger queue_bytes, or cut the event before it",
+            ),
+        )
+        return None
 
     def _fits(self, size: int) -> bool:
         return len(self.queue) - self.exempt < self.limit and self.bytes + size <= (self.bytes_limit or sys.maxsize)
@@ -224,7 +239,7 @@ class Admission:
             if stamp >= 0 and self.policy.rule(event.kind).startswith("drop"):
                 self._lose(event)
                 if self.bytes_limit:
-                    self.bytes -= size_of(event.payload)
+                    self._let_go(event)
                 if self.skips:
                     self.queue[index] = (skip(event, self.node), CONTROL_STAMP)
                     self.exempt += 1
@@ -234,32 +249,38 @@ class Admission:
         return False
 
     def _conflate(self, event: Event, size: int) -> bool:
-        """Put the event's text behind that of the last one in the queue, if they belong together."""
+        """Put the event's text behind that of the last one in the queue, if they belong together; or refuse it."""
         if not self.queue or self.waiters:
             return False
         last, stamp = self.queue[-1]
-        text = event.meta.get("gap", "") + event.payload if event.kind in TEXT else ""
-        together = (
-            stamp >= 0
-            and event.kind in TEXT
-            and (last.kind, last.lineage, last.source) == (event.kind, event.lineage, event.source)
-            and {**last.meta, "gap": ""} == {**event.meta, "gap": ""}
-            and text_bytes(last.payload) + text_bytes(text) <= self.policy.hold_bytes
-            and (not self.bytes_limit or self.bytes + size <= self.bytes_limit)
-        )
+        try:
+            together = stamp >= 0 and self._together(last, event, size)
+        except BaseException as error:  # noqa: BLE001 - what the user put into them may raise anything
+            self.refuse(event, error)
+            return True
         if together:
-            merged = last.derive(last.payload + text)
+            merged = last.derive(last.payload + _behind(event))
             if self.bytes_limit:
-                self.bytes += size_of(merged.payload) - size_of(last.payload)
+                self._let_go(last)
+                self._hold(merged, size_of(merged.payload))
             self.queue[-1] = (merged, stamp)
             self.conflated += 1
             if self.skips:
                 self._queue_control(skip(event, self.node))
         return together
 
-    def _let_in(self, now: int) -> None:  # noqa: C901 - one loop, in one piece
+    def _together(self, last: Event, event: Event, size: int) -> bool:
+        return (
+            event.kind in TEXT
+            and (last.kind, last.lineage, last.source) == (event.kind, event.lineage, event.source)
+            and {**last.meta, "gap": ""} == {**event.meta, "gap": ""}
+            and text_bytes(last.payload) + text_bytes(_behind(event)) <= self.policy.hold_bytes
+            and (not self.bytes_limit or self.bytes + size <= self.bytes_limit)
+        )
+
+    def _let_in(self, now: int) -> None:  # noqa: C901, PLR0912 - one loop, in one piece
         """Give the room that there is to the senders that have waited longest."""
-        waiters, queue, size = self.waiters, self.queue, 0
+        waiters, queue = self.waiters, self.queue
         while waiters:
             event, sender = waiters[0]
             if event.kind in CONTROL:
@@ -277,10 +298,17 @@ class Admission:
             if depth >= self.limit:
                 return
             if self.bytes_limit:
-                size = size_of(event.payload)
+                size = self._measured(event)
+                if size is None:
+                    if waiters:  # the run goes on
+                        waiters.popleft()
+                        sender.pending -= 1
+                        if not sender.pending:
+                            sender.resume()
+                    continue
                 if self.bytes + size > self.bytes_limit:
                     return
-                self.bytes += size
+                self._hold(event, size)
             waiters.popleft()
             queue.append((event, now))
             if depth >= self.peak:
@@ -289,9 +317,14 @@ class Admission:
             if not sender.pending:
                 sender.resume()
 
+    def _hold(self, event: Event, size: int) -> None:
+        """Book that an event enters a queue that counts bytes."""
+        self.bytes += size
+        self._sizes[id(event)] = self._sizes.get(id(event), 0) + size
+
     def _let_go(self, event: Event) -> None:
-        """Book that an event was taken from a queue that counts bytes."""
-        self.bytes -= size_of(event.payload)
+        """Book that an event was taken from a queue that counts bytes, by what it took when it came."""
+        self.bytes -= self._sizes.pop(id(event), 0)
 
     def _queue_control(self, event: Event) -> None:
         if event.kind in ("end", "flush") and any(sender.node == event.source for _, sender in self.waiters):
@@ -308,6 +341,11 @@ class Admission:
     def refuse(self, event: Event, error: BaseException) -> None:
         """An event that can't be admitted is a failure of this node."""
         raise NotImplementedError
+
+
+def _behind(event: Event) -> str:
+    """A text as it stands behind another."""
+    return cast("str", event.meta.get("gap", "") + event.payload)
 
 
 def skip(event: Event, node: str) -> Event:

@@ -454,7 +454,8 @@ class Guardian(Emission):
         self.closed = True
         self.queue.clear()
         self.waiters.clear()
-        self.exempt = self.fed = 0
+        self._sizes.clear()
+        self.exempt = self.fed = self.bytes = 0
         self.endings.clear()
 
     def at_rest(self) -> bool:

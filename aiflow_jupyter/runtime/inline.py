@@ -93,14 +93,21 @@ class InlineGuardian(Guardian):
                 self.start()
             return True
         self.busy = True
-        if self._serve(event, now):
-            if self.queue:
-                self._drain(self.scheduler.clock())
-            else:
-                self.busy = self.paused
-                if self.cycle is not None:
-                    self.cycle.settled()
+        try:
+            if self._serve(event, now):
+                if self.queue:
+                    self._drain(self.scheduler.clock())
+                else:
+                    self.busy = self.paused
+                    if self.cycle is not None:
+                        self.cycle.settled()
+        except BaseException as error:  # noqa: BLE001 - nothing else would end the run
+            self._escaped(error)
         return True
+
+    def _escaped(self, error: BaseException) -> None:
+        """What was raised outside the function, by what the user put into an event: the node would stay busy."""
+        self.owner.failed(self, Event("error", source=self.node), error)
 
     def signal(self, event: Event) -> None:
         """Let a control event act at once where the node is idle, else queue it."""
@@ -113,8 +120,11 @@ class InlineGuardian(Guardian):
             self.start()
             return
         self.busy = True
-        if self._control(event):
-            self._drain(self.scheduler.clock())
+        try:
+            if self._control(event):
+                self._drain(self.scheduler.clock())
+        except BaseException as error:  # noqa: BLE001 - as in `push`
+            self._escaped(error)
 
     def start(self) -> None:
         """Serve what waits in a slice of its own."""
@@ -149,11 +159,14 @@ class InlineGuardian(Guardian):
         self._go_on(now)
 
     def _go_on(self, now: int) -> None:
-        if self._rest is not None:
-            self._pump()
-            now = self.scheduler.clock()
-        if not self.pending and self._rest is None:
-            self._drain(now)
+        try:
+            if self._rest is not None:
+                self._pump()
+                now = self.scheduler.clock()
+            if not self.pending and self._rest is None:
+                self._drain(now)
+        except BaseException as error:  # noqa: BLE001 - as in `push`
+            self._escaped(error)
 
     def resume(self) -> None:
         """Go on from the ready list, not from the stack of the receiver."""

@@ -12,6 +12,7 @@ from graphs import Seen, make_run
 
 from aiflow_jupyter.errors import RunError
 from aiflow_jupyter.events import Event, ToolResult
+from aiflow_jupyter.graph.spec import Feedback
 from aiflow_jupyter.runtime.behaviour import Behaviour
 
 
@@ -171,3 +172,111 @@ def test_array_counts_by_what_it_holds():
     with pytest.raises(RunError) as raised:
         told({"queue_bytes": 9_999}, Event("value", Array()))
     assert raised.value.code == "AF608"
+
+
+class Unmeasured:
+    """What can't be measured, from the `after`-th time on."""
+
+    def __init__(self, after=0):
+        self.times = after
+
+    def __sizeof__(self):
+        self.times -= 1
+        if self.times < 0:
+            raise RuntimeError("no size")
+        return 1
+
+
+class Ambiguous:
+    """What can't be compared, as an array of numbers."""
+
+    __hash__ = None
+
+    def __eq__(self, _other):
+        raise ValueError("ambiguous")
+
+
+def failures(policy, before, *events):
+    """What comes out behind a slow node, and what of its own port `error`; `before` is the mode of the node before."""
+
+    async def wait(event: Event) -> Event:
+        return event
+
+    async def story(loop):
+        seen, errors = Seen(), Seen()
+        behaviours = {
+            "src": given(*events),
+            "same": Behaviour(before, wait if before == "await" else lambda event: event),
+            "slow": Behaviour("await", slow),
+            "sink": seen.behaviour(),
+            "bad": errors.behaviour(),
+        }
+        edges = [("src", "same"), ("same", "slow"), ("slow", "sink"), ("slow", "bad", "error")]
+        run = make_run(loop, behaviours, edges, {"slow": policy})
+        await asyncio.wait_for(run.run("go"), 1_000)
+        return seen.data, [(failure.node, failure.sequence) for failure in errors.data]
+
+    return virtual.run(story)
+
+
+@pytest.mark.parametrize("before", ["inline", "await"])
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_payload_that_cant_be_measured_is_a_failure_of_its_event_where_it_would_wait(before, after):
+    odd = Unmeasured(after)
+    data, failed = failures({"queue": 1, "queue_bytes": 100}, before, *values(0, 1), Event("value", odd), *values(3, 4))
+    served = data != [0, 1, 3, 4]
+    assert served is (odd.times >= 0)
+    assert failed == ([] if served else [("slow", 2)])
+
+
+@pytest.mark.parametrize("before", ["inline", "await"])
+def test_text_that_cant_be_compared_with_the_one_before_is_a_failure_of_its_event(before):
+    texts = tokens("a", "b", "c", "d")
+    for event in texts[:3]:
+        event.meta = {**event.meta, "vector": Ambiguous()}
+    data, failed = failures({"queue": 1, "overflow": "conflate"}, before, *texts)
+    assert (data, failed) == (["a", "b", "d"], [("slow", 2)])
+
+
+def test_token_that_is_no_text_is_a_failure_where_it_would_be_conflated():
+    odd = [*tokens("a", "b"), Event("token", 5, meta={"phase": "answer"}), *tokens("c")]
+    assert failures({"queue": 1, "overflow": "conflate"}, "inline", *odd) == (["a", "b", "c"], [("slow", 2)])
+
+
+def test_payload_that_changes_while_it_waits_counts_as_it_came():
+    async def story(loop):
+        lists = [[0] * 60 for _ in range(9)]
+
+        async def serve(_event: Event) -> None:
+            await asyncio.sleep(1)
+            for each in lists[:3]:
+                each.clear()
+
+        policy = {"queue": 8, "queue_bytes": 2 * sys.getsizeof(lists[0])}
+        behaviours = {"src": given(*values(*lists)), "slow": Behaviour("await", serve)}
+        run = make_run(loop, behaviours, [("src", "slow")], {"slow": policy})
+        await asyncio.wait_for(run.run("go"), 1_000)
+        assert run.guardians["slow"].bytes == 0
+        assert run.guardians["slow"].processed == len(lists)
+
+    virtual.run(story)
+
+
+def test_what_is_raised_between_two_inline_nodes_ends_the_run():
+    async def story(loop):
+        def odd(event: Event) -> tuple[str, Event]:
+            event.meta = {"hops": "many"}
+            return "again", event
+
+        behaviours = {
+            "head": Behaviour("inline", lambda event: event),
+            "odd": Behaviour("inline", odd, routes=True),
+            "sink": Seen().behaviour(),
+        }
+        edges = [("head", "odd"), ("odd", "head", "again", Feedback(limit=4, hops=4)), ("odd", "sink", "out")]
+        run = make_run(loop, behaviours, edges)
+        with pytest.raises(RunError) as raised:
+            await asyncio.wait_for(run.run("go"), 1_000)
+        assert (raised.value.code, raised.value.node) == ("AF603", "odd")
+
+    virtual.run(story)
