@@ -278,7 +278,7 @@ class _Each:
                     event = _further(event)
 
     def control(self, event: Event) -> Iterator[Event]:
-        if event.kind in ("finish", "restart"):
+        if event.kind == "finish":  # not at a restart: other workers may be ahead of it
             self._numbers.forget(event.lineage)
         if event.kind != "end":
             yield event

@@ -52,7 +52,7 @@ class Numbers:
             return number
 
     def forget(self, lineage: str) -> None:
-        """A lineage is complete, or begins anew."""
+        """A lineage is complete; or begins anew, where one worker alone takes numbers."""
         with self._alone:
             self._next.pop(lineage, None)
 

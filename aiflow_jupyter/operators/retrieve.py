@@ -276,8 +276,8 @@ class _Retrieve:
             yield out
 
     def control(self, event: Event) -> Iterator[Event]:
-        """Number anew what begins anew."""
-        if event.kind in ("finish", "restart"):
+        """Forget the numbers of an answer that is over; at a restart other workers may be ahead of it."""
+        if event.kind == "finish":
             self._numbers.forget(event.lineage)
         if event.kind != "end":
             yield event

@@ -243,12 +243,12 @@ def test_flat_map_may_not_give_a_control_event():
         Node("flat_map", function="f", functions={"f": lambda _: [Event("end")]}).put(token("x"))
 
 
-@pytest.mark.parametrize("kind", ["finish", "restart"])
-def test_flat_map_numbers_anew_where_a_lineage_is_over_or_begins_again(kind):
+@pytest.mark.parametrize(("kind", "number"), [("finish", 0), ("restart", 3)])
+def test_flat_map_numbers_anew_where_a_lineage_is_over(kind, number):
     node = Node("flat_map", function="f", functions={"f": letters})
     node.put(token("abc"))
     assert [e.kind for e in node.put(told(kind))] == [kind]
-    assert node.put(token("d"))[0].sequence == 0
+    assert node.put(token("d"))[0].sequence == number
     assert node.put(END) == []
 
 

@@ -127,6 +127,26 @@ def test_values_of_the_runs_inputs_are_not_voided_by_a_restart_of_what_another_n
     assert (sorted(result["o"]), result.complete) == (gives, whole)
 
 
+def test_workers_that_are_ahead_of_a_restart_give_no_number_twice():
+    numbers = []
+
+    async def twice(text):
+        await asyncio.sleep(2.5 if text.startswith("old") else 0.1)
+        yield text
+        await asyncio.sleep(0.1)
+        yield f"{text}!"
+
+    def see(event: Event):
+        numbers.append((event.payload, event.sequence))
+        return event
+
+    text = f"{ASK}w = flat_map(twice) [workers=4]\ns = map(see, inline=true)\no = sink(var='o')\nask -> w -> s -> o"
+    result, _ = result_of(text, [["old"], ["a", "b", "c"]], {"twice": twice, "see": see})
+    assert result["o"] == "aa!bb!cc!"
+    new = [number for text, number in numbers if not text.startswith("old")]
+    assert len(new) == len(set(new)) == 6
+
+
 # -- one node
 
 
