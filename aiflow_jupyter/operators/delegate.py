@@ -61,11 +61,21 @@ def delegate(flow: str | Flow) -> OperatorCall:
 
 
 class _Shown:
-    """What an inner graph shows, handed over one by one: the next one waits until the last was taken."""
+    """What an inner graph shows, handed over one by one: the next one waits until the last was taken.
+
+    Of what is told besides, only what makes something void that was shown has its place among that.
+
+    Attributes:
+        finish: the last finish of the inner graph.
+        broken: an answer in it broke off, and its part is not told apart.
+    """
 
     def __init__(self) -> None:
+        self.finish = Finish()
+        self.broken = False
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
         self._room = asyncio.Semaphore(1)
+        self._lineages: set[str] = set()
 
     def operator(self) -> Operator:
         """`sink`, with this in place of the display."""
@@ -79,11 +89,20 @@ class _Shown:
 
     async def _take(self, event: Event) -> None:
         await self._room.acquire()
+        self._lineages.add(event.lineage)
         self._events.put_nowait(event)
 
     def _told(self, event: Event) -> Iterator[Event]:
+        if event.kind == "finish":
+            self.finish = event.payload
+        elif event.kind == "error":
+            self.broken = True
+        elif event.kind in ("restart", "retract"):
+            about = {each for each in self._lineages if descends(each, event.lineage)}
+            if about:
+                self._lineages -= about
+                self._events.put_nowait(event)
         if event.kind != "end":
-            self._events.put_nowait(event)
             yield event
 
     def close(self, _: object) -> None:
@@ -102,14 +121,11 @@ class _Answer:
     """What one inner run shows, as an answer of this node's.
 
     Attributes:
-        finish: the last finish of the inner graph.
-        broken: an answer in it broke off, and its part is not told apart.
         void: it was retracted.
     """
 
     def __init__(self, asked: Event, node: str) -> None:
-        self.finish = Finish()
-        self.broken = self.void = False
+        self.void = False
         self._asked = asked
         self._node = node
         self._lineage = asked.answer_lineage(node)
@@ -127,14 +143,10 @@ class _Answer:
             self._number += 1
             return self.event(kind, inner.payload, self._number - 1, {**inner.meta, **self._hops})
         about = {each for each in self._lineages if descends(each, inner.lineage)}
-        if kind == "finish":
-            self.finish = inner.payload
-        elif kind == "error":
-            self.broken = True
-        elif kind == "retract" and about:
+        if kind == "retract" and about:
             self.void = True
             return self.event("retract", inner.payload)
-        elif kind == "restart" and about:
+        if kind == "restart" and about:
             if about != self._lineages:
                 raise RunError(
                     "a part of what it shows began anew, and what was shown besides would be lost", code="AF626"
@@ -144,14 +156,14 @@ class _Answer:
             return self.event("restart", inner.payload)
         return None
 
-    def last(self) -> Event | None:
+    def last(self, shown: _Shown) -> Event | None:
         """What ends the answer."""
         if self.void:
             return None
-        if self.broken:
+        if shown.broken:
             error = RunError(f"node {self._node!r}: an answer in its graph broke off", code="AF626")
             return self.event("error", Failure(self._node, self._asked.sequence, error), 0, {"complete": False})
-        return self.event("finish", self.finish, self._number, self._hops)
+        return self.event("finish", shown.finish, self._number, self._hops)
 
     def event(self, kind: Any, payload: Any, number: int = 0, meta: Mapping[str, Any] | None = None) -> Event:
         """An event of this answer."""
@@ -190,7 +202,7 @@ class _Delegate:
             if not running.done():
                 running.cancel()
                 await asyncio.wait([running])
-        end = answer.last()
+        end = answer.last(shown)
         if end is not None:
             yield end if whole else told(end, [end.lineage])
 

@@ -474,7 +474,7 @@ class Guardian(Emission):
 def _lightened(error: BaseException) -> None:
     """Let go of what the frames of a failure hold, which may wait in a queue; where it was raised becomes a note."""
     where = where_raised(error)
-    if where:
+    if where and where not in getattr(error, "__notes__", ()):  # one error may be that of many events
         error.add_note(where)
     for each in (error, error.__cause__, error.__context__):
         if each is not None:

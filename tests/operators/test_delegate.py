@@ -13,7 +13,7 @@ from aiflow_jupyter.events import Event, Failure
 from aiflow_jupyter.graph.checks.checking import require
 from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.operators import OPERATORS, SIGNATURES
-from aiflow_jupyter.operators.delegate import MOST_DEPTH, depth_of
+from aiflow_jupyter.operators.delegate import MOST_DEPTH, _Shown, depth_of
 from aiflow_jupyter.runtime.run import Run
 from aiflow_jupyter.runtime.scheduler import Scheduler
 
@@ -388,3 +388,19 @@ def test_key_of_a_call_in_an_inner_graph_is_the_same_for_each_try_and_another_fo
         run(outer, None, {"inner": inner}, value="Ann Bob", pay=pay, split=split)
     assert len(keys) == 8
     assert len(set(keys)) == len({key for _, key in keys}) == 4
+
+
+def test_what_is_told_beside_what_is_shown_does_not_pile_up():
+    async def story(_loop):
+        shown = _Shown()
+        sink = shown.operator().bind({"display": True}, None)
+        await sink.call(Event("token", "a", lineage="0/0.ask"))
+        for number in range(1_000):
+            for kind in ("error", "skip", "flush", "finish", "restart", "retract"):
+                word = Event(kind, number, lineage=f"{number}/1.ask")
+                assert list(sink.control(word)) == [word]
+        assert (shown._events.qsize(), shown.broken, shown.finish) == (1, True, 999)
+        assert list(sink.control(Event("restart", lineage="0")))
+        assert shown._events.qsize() == 2
+
+    virtual.run(story)

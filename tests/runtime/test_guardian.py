@@ -652,3 +652,23 @@ def test_quiet_run_beside_floods_waits_for_few_slices(overflow, tail, floods):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     virtual.run(story, tick_ns=2_000)
+
+
+def test_one_error_that_fails_many_events_says_once_where_it_was_raised():
+    error = Boom("shared")
+
+    def fail(event: Event) -> Event:
+        raise error
+
+    async def story(loop):
+        errors = Seen()
+        behaviours = {"work": Behaviour("inline", fail), "bad": errors.behaviour()}
+        run = make_run(loop, behaviours, [("work", "bad", "error")])
+        for number in range(50):
+            await run.offer("work", number)
+        await run.close_inputs()
+        await run.wait()
+        assert len(errors.data) == 50
+        assert len(error.__notes__) == 1
+
+    virtual.run(story)
