@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.providers.models import Model
     from aiflow_jupyter.runtime.metrics import Answer
     from aiflow_jupyter.runtime.source import Message, Source
-    from aiflow_jupyter.tiers.providers import ConfiguredRouter
+    from aiflow_jupyter.tiers.configured import ConfiguredRouter
 
 T = TypeVar("T")
 _EVERY_S = 30.0
@@ -527,11 +527,11 @@ def _print(figures: dict[str, Any], *, as_json: bool) -> None:
 
 def _with_router(job: Callable[[ConfiguredRouter], Coroutine[Any, Any, T]]) -> T:
     """Run a job on a loop of its own, with the configured router, and close that."""
-    from aiflow_jupyter.tiers.router import default_router
+    from aiflow_jupyter.tiers.configured import ConfiguredRouter
 
     async def run() -> T:
         stopping.task = asyncio.current_task()
-        router = default_router()
+        router = ConfiguredRouter()
         try:
             return await job(router)
         finally:

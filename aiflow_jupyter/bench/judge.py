@@ -115,9 +115,9 @@ def measure(path: Path, name: str = "classifier", tell: Callable[[str], None] = 
 async def _verdicts(queries: Sequence[Query], name: str, tell: Callable[[str], None]) -> list[Verdict]:
     if name.partition(":")[0] != "llm":
         return await _judged(judge_named(name), queries, tell)
-    from aiflow_jupyter.tiers.router import default_router  # noqa: PLC0415 - providers are loaded when asked
+    from aiflow_jupyter.tiers.configured import ConfiguredRouter  # noqa: PLC0415 - providers are loaded when asked
 
-    router = default_router()
+    router = ConfiguredRouter()
     try:
         judge = judge_named(name, source=router, deadline=LLM_DEADLINE)
         tell(f"{name} is asked once before it is measured, as its model may have to be loaded")

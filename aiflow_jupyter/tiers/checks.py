@@ -110,7 +110,7 @@ def _key_place(settings: AnyHpc) -> Finding:
 async def _taken(settings: AnyHpc) -> Finding:
     """Whether the relay takes the key: a channel is opened, which nobody joins and which soon expires."""
     from aiflow_jupyter.relay.link import create_channel  # noqa: PLC0415
-    from aiflow_jupyter.tiers.providers import relay_key  # noqa: PLC0415
+    from aiflow_jupyter.tiers.keys import relay_key  # noqa: PLC0415
 
     try:
         key = relay_key(settings)
@@ -147,7 +147,7 @@ def _factory(factory: str) -> Finding:
 async def model_server(settings: LocalHpc) -> Finding:
     """Whether the model server answers that a worker of this machine would ask."""
     from aiflow_jupyter.hpc.modelserver import BY_SETTING, NotReadyError, Server  # noqa: PLC0415
-    from aiflow_jupyter.tiers.providers import model_server_key  # noqa: PLC0415
+    from aiflow_jupyter.tiers.keys import model_server_key  # noqa: PLC0415
 
     try:
         key = model_server_key(settings)

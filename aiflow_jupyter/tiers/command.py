@@ -48,8 +48,8 @@ def cost(*, by: str, since: str, as_json: bool, release: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def tiers(*, as_json: bool) -> None:
     """Each tier: who answers, its window and price, whether it answers now, and whether its key is there."""
+    from aiflow_jupyter.tiers.configured import ConfiguredRouter
     from aiflow_jupyter.tiers.overview import Overview
-    from aiflow_jupyter.tiers.providers import ConfiguredRouter
 
     async def look() -> Overview:
         router = ConfiguredRouter()

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 from aiflow_jupyter.errors import AiflowError, plain
 from aiflow_jupyter.providers.openai import OpenAICompatible
 from aiflow_jupyter.tiers.discovery import ollama_models, ollama_url
-from aiflow_jupyter.tiers.providers import server_key, window
+from aiflow_jupyter.tiers.keys import server_key
+from aiflow_jupyter.tiers.making import window
 from aiflow_jupyter.tiers.sections import AnyHpc, Cloud, Config, Local
 from aiflow_jupyter.tiers.terms import LABELS, NAMES, Price, TierName
 

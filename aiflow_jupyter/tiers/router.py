@@ -23,7 +23,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from aiflow_jupyter.errors import AiflowError, ConfigError, ProviderError
 from aiflow_jupyter.events import Event
@@ -35,9 +35,6 @@ from aiflow_jupyter.tiers.counting import TokenCounter, estimate
 from aiflow_jupyter.tiers.decision import Candidate, Decision
 from aiflow_jupyter.tiers.health import Health
 from aiflow_jupyter.tiers.terms import Fitted, Fitter, Intent, Judge, Ledger, Misfit, Tier, TierName
-
-if TYPE_CHECKING:
-    from aiflow_jupyter.tiers.providers import ConfiguredRouter
 
 _PATIENCE_S: Final = 15.0
 """A server that is started again is back by then, and whoever asks still waits; a large model that is being loaded
@@ -386,14 +383,3 @@ def _nobody(choice: Choice, failures: Sequence[AiflowError]) -> AiflowError:
     elif alone.tier in choice.tiers and "takes no" in alone.reason:
         advice = f'takes = ["images", "tools"] under [tiers.{alone.tier}] says what its model can do'
     return NoTierError(f"{alone.tier} can't answer this: {alone.words()}", hint=advice)
-
-
-def default_router(notebook: str | None = None) -> ConfiguredRouter:
-    """The router that the configuration files describe; with no file at all, the embedded model is the local tier.
-
-    Args:
-        notebook: see `ConfiguredRouter`.
-    """
-    from aiflow_jupyter.tiers.providers import ConfiguredRouter  # noqa: PLC0415 - pydantic is loaded when first needed
-
-    return ConfiguredRouter(notebook=notebook)

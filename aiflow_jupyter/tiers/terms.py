@@ -1,8 +1,4 @@
-"""What the parts of this room tell each other: a tier that can answer, what it costs, what a request may not do.
-
-`config` reads the settings, `providers` makes tiers of them, `judge` says how hard a request is, `router` chooses and
-falls back, `conversation` makes a chat fit, `ledger` counts the money. They meet here and nowhere else.
-"""
+"""What the parts of this room tell each other: a tier that can answer, what it costs, what a request may not do."""
 
 from __future__ import annotations
 

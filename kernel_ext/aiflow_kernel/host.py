@@ -72,10 +72,7 @@ class Host:
         """
         with self._lock:
             if self._life is None or not self._life.alive:
-                from aiflow_jupyter.notebook.naming import notebook_name
-                from aiflow_jupyter.tiers.router import default_router
-
-                self._life = Life(self._make_source or (lambda: default_router(notebook_name())))
+                self._life = Life(self._make_source or _configured)
             return self._life
 
     @property
@@ -179,6 +176,14 @@ class Host:
 
 _hosts: list[Host] = []
 _hosts_lock = threading.Lock()
+
+
+def _configured() -> Provider:
+    """What answers as the settings say, booked to this kernel's notebook."""
+    from aiflow_jupyter.notebook.naming import notebook_name
+    from aiflow_jupyter.tiers.configured import ConfiguredRouter
+
+    return ConfiguredRouter(notebook=notebook_name())
 
 
 def current_host(pin: Pin | None = None) -> Host:

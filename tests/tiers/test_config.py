@@ -15,8 +15,9 @@ from aiflow_jupyter.hpc.timeouts import Timeouts
 from aiflow_jupyter.providers.embedded import EmbeddedModel
 from aiflow_jupyter.relay.crypto import WorkerKey
 from aiflow_jupyter.tiers.config import load
+from aiflow_jupyter.tiers.configured import ConfiguredRouter
 from aiflow_jupyter.tiers.discovery import Discovery
-from aiflow_jupyter.tiers.providers import ConfiguredRouter, WhenAsked, _local, configured, made_by
+from aiflow_jupyter.tiers.making import WhenAsked, _local, configured, made_by
 from aiflow_jupyter.tiers.terms import Price
 
 UUID = "4b116d3c-1703-4f8f-9f6f-39921e5864df"
@@ -341,7 +342,7 @@ async def test_a_port_that_something_else_uses_is_told_by_its_setting(files):
 
 
 def test_what_the_file_says_of_the_relay_of_this_kernel_reaches_it(files):
-    from aiflow_jupyter.tiers.providers import _relay
+    from aiflow_jupyter.tiers.making import _relay
 
     said = 'relay_port = 8765\nrelay_public_host = "login1.cluster"\nrelay_insecure = true\n'
     relay = _relay(files(LOCAL + said).tiers.hpc)()
@@ -394,15 +395,15 @@ class Counted:
 
 @pytest.fixture
 def following(tmp_path, monkeypatch):
-    from aiflow_jupyter.tiers import providers
+    from aiflow_jupyter.tiers import making
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AIFLOW_CONFIG", str(tmp_path / "user.toml"))
     monkeypatch.setattr(Counted, "made", 0)
     monkeypatch.setattr(Counted, "closed", 0)
-    monkeypatch.setattr(providers, "_local", lambda _settings: Counted())
-    monkeypatch.setattr(providers, "_hpc", lambda _settings: Counted())
-    return tmp_path / "user.toml", providers.ConfiguredRouter()
+    monkeypatch.setattr(making, "_local", lambda _settings: Counted())
+    monkeypatch.setattr(making, "_hpc", lambda _settings: Counted())
+    return tmp_path / "user.toml", ConfiguredRouter()
 
 
 async def asked(router, tier):
@@ -462,9 +463,9 @@ def slow_to_close(following, monkeypatch):
             await gate.wait()
             await super().aclose()
 
-    from aiflow_jupyter.tiers import providers
+    from aiflow_jupyter.tiers import making
 
-    monkeypatch.setattr(providers, "_hpc", lambda _settings: Slow())
+    monkeypatch.setattr(making, "_hpc", lambda _settings: Slow())
     return *following, gate
 
 
@@ -497,13 +498,13 @@ async def test_the_end_closes_what_was_replaced_and_still_answers(following):
 
 
 async def test_a_replaced_provider_that_can_not_be_closed_fails_no_question(following, monkeypatch, caplog):
-    from aiflow_jupyter.tiers import providers
+    from aiflow_jupyter.tiers import making
 
     class Stuck(Counted):
         async def aclose(self):
             raise OSError("stuck")
 
-    monkeypatch.setattr(providers, "_hpc", lambda _settings: Stuck())
+    monkeypatch.setattr(making, "_hpc", lambda _settings: Stuck())
     file, router = following
     file.write_text(LOCAL)
     await asked(router, "hpc")

@@ -11,9 +11,9 @@ from aiflow_jupyter.providers.embedded import EmbeddedModel
 from aiflow_jupyter.providers.ollama import Ollama
 from aiflow_jupyter.providers.openai import OpenAICompatible
 from aiflow_jupyter.runtime.source import Request
-from aiflow_jupyter.tiers import providers
+from aiflow_jupyter.tiers import keys, making
 from aiflow_jupyter.tiers.config import load
-from aiflow_jupyter.tiers.providers import configured
+from aiflow_jupyter.tiers.making import configured
 from aiflow_jupyter.tiers.terms import Price
 
 OPENAI = '[tiers.local]\nprovider = "openai"\nurl = "http://127.0.0.1:8080/v1"\n'
@@ -275,7 +275,7 @@ async def test_a_provider_that_can_count_is_asked_once_it_is_there():
         async def aclose(self):
             pass
 
-    provider = providers.WhenAsked(Counting)
+    provider = making.WhenAsked(Counting)
     assert await provider.count("text", "m") is None
     async for _ in provider.stream(Request(())):
         pass
@@ -314,7 +314,7 @@ def test_a_dearer_model_that_a_project_chooses_counts_at_its_own_price(files):
     dear = "[tiers.cloud.models.dear]\nwindow = 9\nprice_in = 50\nprice_out = 500\n[budget]\nday = 5\n"
     cloud = files(PRICED + dear, '[tiers.cloud]\nmodel = "dear"\n').tiers.cloud
     assert (cloud.model, cloud.window, cloud.price.input, cloud.price.output) == ("dear", 9, 50, 500)
-    tier = providers.configured(files(PRICED + dear, '[tiers.cloud]\nmodel = "dear"\n'))["cloud"]
+    tier = configured(files(PRICED + dear, '[tiers.cloud]\nmodel = "dear"\n'))["cloud"]
     assert (tier.price.output, tier.serving("x").price.known) == (500, False)
 
 
@@ -410,7 +410,7 @@ def test_a_mark_of_the_byte_order_is_no_mistake(files):
 def test_a_key_file_that_can_be_no_path_is_told(files):
     config = files(f'{ELSEWHERE}key_file = "a\\u0000b"\n')
     with pytest.raises(ConfigError, match="null"):
-        providers.server_key("cloud", config.tiers.cloud)
+        keys.server_key("cloud", config.tiers.cloud)
 
 
 @pytest.mark.parametrize("name", ["hpc", "cloud"])

@@ -7,9 +7,9 @@ import inspect
 import pytest
 
 from aiflow_jupyter.events import Event, Finish
+from aiflow_jupyter.tiers.configured import ConfiguredRouter
 from aiflow_jupyter.tiers.database import Database
 from aiflow_jupyter.tiers.judging import ConfiguredJudge
-from aiflow_jupyter.tiers.providers import ConfiguredRouter
 from aiflow_jupyter.tiers.sections import Config, Local, Route, Tiers
 
 EASY = ({"role": "user", "content": "What is the capital of France?"},)

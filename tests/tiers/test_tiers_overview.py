@@ -22,9 +22,9 @@ from aiflow_jupyter.relay.crypto import WorkerKey
 from aiflow_jupyter.runtime.source import Request
 from aiflow_jupyter.tiers import discovery, overview
 from aiflow_jupyter.tiers.config import load
+from aiflow_jupyter.tiers.configured import ConfiguredRouter
 from aiflow_jupyter.tiers.database import Database
 from aiflow_jupyter.tiers.discovery import AGAIN_S, Discovery
-from aiflow_jupyter.tiers.providers import ConfiguredRouter
 from aiflow_jupyter.tiers.sections import Local
 
 SECRET = "sk-canary-canary-canary"

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from aiflow_jupyter.cli import main
 from aiflow_jupyter.errors import ConfigError, StreamCut
 from aiflow_jupyter.events import Event, Finish
-from aiflow_jupyter.tiers import router as routers
+from aiflow_jupyter.tiers import configured
 from aiflow_jupyter.tiers.conversation.printing import view
 from aiflow_jupyter.tiers.conversation.store import Conversations
 from aiflow_jupyter.tiers.database import Database
@@ -40,7 +40,7 @@ class Counting:
 @pytest.fixture(autouse=True)
 def file(monkeypatch, tmp_path):
     Counting.requests, Counting.cut = [], False
-    monkeypatch.setattr(routers, "default_router", Counting)
+    monkeypatch.setattr(configured, "ConfiguredRouter", Counting)
     monkeypatch.setenv("AIFLOW_DATABASE", str(tmp_path / "own" / "aiflow.db"))
     return tmp_path / "own" / "aiflow.db"
 

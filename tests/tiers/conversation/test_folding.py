@@ -15,6 +15,7 @@ from routing_stage import Actor, Book, answer, router
 from aiflow_jupyter.errors import ProviderError
 from aiflow_jupyter.events import Event, Finish
 from aiflow_jupyter.tiers.choosing import Routing
+from aiflow_jupyter.tiers.configured import ConfiguredRouter
 from aiflow_jupyter.tiers.conversation.cache import Summaries, hashes
 from aiflow_jupyter.tiers.conversation.folding import Folding
 from aiflow_jupyter.tiers.conversation.store import Conversations
@@ -23,7 +24,6 @@ from aiflow_jupyter.tiers.conversation.turns import Cell, Turn
 from aiflow_jupyter.tiers.counting import TokenCounter
 from aiflow_jupyter.tiers.database import Database
 from aiflow_jupyter.tiers.ledger import SqliteLedger
-from aiflow_jupyter.tiers.providers import ConfiguredRouter
 from aiflow_jupyter.tiers.terms import Fitted, Misfit, Price, Tier
 
 
