@@ -1,4 +1,6 @@
-"""Which tier answers, and what it costs. The way of a request:
+"""Which tier answers, and what it costs.
+
+The way of a request:
 
     configured   the router that the settings describe, read anew for each request
       config       the files (`sections`: what each setting means; `mistakes`; `trust`; `keys`)
