@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from aiflow_jupyter.runtime.run import Result, Run
 
 MOST_DEPTH: Final = 8
+NAMED: Final = frozenset({"idempotency_key"})
 
 SIGNATURE = OperatorSignature(
     "delegate", (Parameter("flow", "flow", required=True),), gives=DATA, results="many", opaque=True
@@ -178,18 +179,13 @@ class _Delegate:
         self._spec = spec
         self._node = binding.node
         self._made = binding.inner
-        self._outer = binding.run
         self._answers = binding.answers
         self._withheld = binding.withheld
 
-    def _inner(self, event: Event, operators: Mapping[str, Operator]) -> Run:
-        """The run for an event: every try of the event has the same one, and no other event has it."""
-        return self._made(self._spec, operators, f"{self._outer}/{self._node}/{event.lineage}/{event.sequence}")
-
-    async def stream(self, event: Event) -> AsyncGenerator[Event, None]:
-        """Run the graph for an event, and give what it shows."""
+    async def stream(self, event: Event, idempotency_key: str = "") -> AsyncGenerator[Event, None]:
+        """Run the graph for an event, and give what it shows; every try of the event is a run of the same name."""
         shown, answer = _Shown(), _Answer(event, self._node)
-        run = self._inner(event, {"sink": shown.operator()})
+        run = self._made(self._spec, {"sink": shown.operator()}, idempotency_key)
         running = asyncio.ensure_future(self._run(run, event))
         running.add_done_callback(shown.close)
         try:
@@ -206,9 +202,9 @@ class _Delegate:
         if end is not None:
             yield end if whole else told(end, [end.lineage])
 
-    async def value(self, event: Event) -> Event:
-        """Run the graph for an event, and give what it collected."""
-        result = await self._run(self._inner(event, {}), event)
+    async def value(self, event: Event, idempotency_key: str = "") -> Event:
+        """Run the graph for an event, and give what it collected; the run's name is as in `stream`."""
+        result = await self._run(self._made(self._spec, {}, idempotency_key), event)
         values = {name: _collected(each) for name, each in result.variables.items()}
         out = event.derive(values if len(values) > 1 else next(iter(values.values())), "value")
         if not result.complete:
@@ -279,9 +275,9 @@ def bind(args: Args, binding: Binding) -> Behaviour:
     made = _Delegate(spec, binding)
     sinks = [each.args for each in spec.nodes.values() if each.operator == "sink"]
     if any(each.get("display") for each in sinks):
-        return Behaviour("stream", made.stream)
+        return Behaviour("stream", made.stream, extras=NAMED)
     if any("var" in each for each in sinks):
-        return Behaviour("await", made.value)
+        return Behaviour("await", made.value, extras=NAMED)
     raise ConfigError(
         f"node {binding.node!r}: graph {name!r} gives nothing to go on with",
         code="AF624",

@@ -8,7 +8,7 @@ would void what other events gave, so that fails. What a repeated
 call would do is its `effect`:
 
     pure, speculative  it is simply repeated
-    idempotent         it is repeated with the same `idempotency_key`: run, node, lineage, sequence
+    idempotent         it is repeated with the same `idempotency_key` (`keys.py`)
     non_idempotent     it is repeated only after `compensate(payload, error)` has undone the failed one
 
 A call that takes longer than `timeout` seconds of service is a failure like any other: one that waits is ended, one
@@ -30,6 +30,7 @@ from aiflow_jupyter.errors import RunError
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.graph.policy import Policy
 from aiflow_jupyter.runtime.behaviour import Behaviour
+from aiflow_jupyter.runtime.keys import Keys
 from aiflow_jupyter.runtime.returned import value
 from aiflow_jupyter.runtime.threads import NodeThreads
 
@@ -59,7 +60,7 @@ def govern(
         behaviour: of a mode that runs on the loop (`thread` ones already changed).
         node: names errors and keys.
         policy: the node's policy.
-        run: the run's identifier, for keys: the same event of another run is not done yet.
+        run: the run's identifier, for keys.
         functions: where `compensate` stands by its name.
         threads: the node's threads, where its calls, or a plain `compensate`, run in some.
         retried: told of each further call.
@@ -69,10 +70,9 @@ def govern(
     tries = policy.retry
     if policy.effect == "non_idempotent" and policy.compensate is None:
         tries = 1
-    if "idempotency_key" in behaviour.extras:
-        behaviour = replace(
-            behaviour, call=_keyed(behaviour.call, run, node), extras=behaviour.extras - {"idempotency_key"}
-        )
+    keys = Keys(run, node) if "idempotency_key" in behaviour.extras else None
+    if keys is not None:
+        behaviour = replace(behaviour, call=keys.given(behaviour.call), extras=behaviour.extras - {"idempotency_key"})
     timeout = None if policy.effect == "speculative" else policy.timeout
     if tries == 1 and timeout is None:
         return behaviour
@@ -80,17 +80,11 @@ def govern(
     governor = _Governor(node, policy, tries, timeout, undo, threads, retried, random, alone=alone)
     if behaviour.mode in ("inline", "await"):
         once = _waiting(behaviour) if behaviour.mode == "inline" else behaviour.call
-        return replace(behaviour, mode="await", call=governor.awaited(once))
-    stream = _flowing(behaviour) if behaviour.mode == "iterate" else behaviour.call
-    return replace(behaviour, mode="stream", call=governor.streamed(stream))
-
-
-def _keyed(call: Callable[..., Any], run: str, node: str) -> Callable[..., Any]:
-    def keyed(event: Event, **extras: Any) -> Any:
-        key = f"{run}/{node}/{event.lineage}/{event.sequence}"
-        return call(event, idempotency_key=key, **extras)
-
-    return keyed
+        tried = replace(behaviour, mode="await", call=governor.awaited(once))
+    else:
+        stream = _flowing(behaviour) if behaviour.mode == "iterate" else behaviour.call
+        tried = replace(behaviour, mode="stream", call=governor.streamed(stream))
+    return tried if keys is None else keys.kept(tried)
 
 
 def _waiting(behaviour: Behaviour) -> Callable[[Event], Awaitable[Any]]:

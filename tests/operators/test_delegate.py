@@ -404,3 +404,23 @@ def test_what_is_told_beside_what_is_shown_does_not_pile_up():
         assert shown._events.qsize() == 2
 
     virtual.run(story)
+
+
+def test_two_events_of_one_identity_are_two_runs_within():
+    async def pay(text: str, idempotency_key: str) -> str:
+        keys.append((text, idempotency_key.partition("/")[2]))
+        return text
+
+    async def same(text: str) -> str:
+        return text
+
+    async def loud(text: str) -> str:
+        return text.upper()
+
+    keys = []
+    inner = 'send = map(pay)\nout = sink(var="paid")\nsend -> out'
+    text = 'q = map(same)\na = map(same)\nb = map(loud)\nd = delegate(flow=inner)\no = sink(var="o")\n'
+    text += "q -> a, b\na, b -> d -> o"
+    run(text, None, {"inner": inner}, pay=pay, same=same, loud=loud)
+    assert sorted(key for _, key in keys) == ["d/0/0+1/send/0/0", "d/0/0/send/0/0"]
+    assert {text for text, _ in keys} == {"hello", "HELLO"}

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from aiflow_jupyter.errors import RunError
 from aiflow_jupyter.events import Event
 from aiflow_jupyter.runtime.behaviour import Behaviour
+from aiflow_jupyter.runtime.keys import MOST_KEYS, Keys
 
 EDGES = [("src", "work"), ("work", "sink")]
 
@@ -270,6 +271,51 @@ def test_idempotency_key_is_the_same_for_each_try_and_another_for_each_event_and
         assert set(keys).isdisjoint(first)  # what another run asks for is not done yet
 
     virtual.run(story)
+
+
+@pytest.mark.parametrize("mode", ["inline", "iterate", "await", "stream"])
+@pytest.mark.parametrize("retry", [1, 2])
+def test_events_of_one_identity_have_keys_of_their_own_and_each_try_of_one_has_the_same(mode, retry):
+    async def story(loop):
+        tries: list[tuple[str, str]] = []
+
+        def send(event: Event, *, idempotency_key: str) -> Event:
+            tries.append((event.payload, idempotency_key.partition("/")[2]))
+            if len([each for each in tries if each[0] == event.payload]) < retry:
+                raise Boom
+            return event
+
+        async def awaited(event: Event, **extras: str) -> Event:
+            return send(event, **extras)
+
+        async def streamed(event: Event, **extras: str) -> AsyncIterator[Event]:
+            yield send(event, **extras)
+
+        call = {"inline": send, "iterate": lambda *a, **k: iter([send(*a, **k)]), "await": awaited, "stream": streamed}
+        work = Behaviour(mode, call[mode], extras=frozenset({"idempotency_key"}))
+        copies = source([Event("value", text, lineage="a") for text in "xyz"])
+        run = make_run(
+            loop,
+            {"src": copies, "work": work, "sink": Seen().behaviour()},
+            EDGES,
+            {"work": {"retry": retry, "effect": "idempotent"}},
+        )
+        await run.run("go")
+        keys = {"x": "work/a/0", "y": "work/a/0+1", "z": "work/a/0+2"}
+        assert tries == [(text, keys[text]) for text in "xyz" for _ in range(retry)]
+
+    virtual.run(story)
+
+
+def test_keys_remember_within_bounds_and_count_anew_what_came_long_before():
+    keys = Keys("r", "n")
+    key_of = keys.given(lambda _event, idempotency_key: idempotency_key)
+    first = Event("value", lineage="first")
+    assert [key_of(first), key_of(first)] == ["r/n/first/0", "r/n/first/0+1"]
+    for number in range(MOST_KEYS):
+        key_of(Event("value", sequence=number))
+    assert len(keys._came) == MOST_KEYS
+    assert key_of(first) == "r/n/first/0"
 
 
 def test_jitter_comes_from_the_run_and_leaves_the_randomness_of_the_process_alone():
