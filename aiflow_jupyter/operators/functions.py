@@ -27,6 +27,7 @@ from aiflow_jupyter.errors import ConfigError, RunError
 from aiflow_jupyter.events import DATA, TEXT, Event
 from aiflow_jupyter.graph import hints
 from aiflow_jupyter.graph.builder import OperatorCall, call
+from aiflow_jupyter.graph.problems import indefinite
 from aiflow_jupyter.graph.signatures import Args, OperatorSignature, Parameter
 from aiflow_jupyter.operators.numbering import Numbers
 from aiflow_jupyter.runtime.behaviour import Behaviour, Binding, Mode, Operator
@@ -196,13 +197,20 @@ def result_of(event: Event, result: Any) -> Event | None:
     That what came is a part, and how often it has come round, stays so whatever a function says.
 
     Raises:
-        RunError: it is a control event.
+        RunError: it is a control event, or a text one without text.
     """
     if result is None:
         return None
     if isinstance(result, Event):
         if result.kind not in DATA:
             raise RunError(f"a function may not return a control event ({result.kind})", code="AF303")
+        if result.kind in TEXT and not isinstance(result.payload, str):
+            payload = indefinite(type(result.payload).__name__)
+            raise RunError(
+                f"a function returned a {result.kind} event with {payload} in it, which is no text",
+                code="AF303",
+                hint='give it a text, or make it a "value"',
+            )
         if result.lineage:
             return _still(event, result)
         made = event.derive(result.payload, result.kind)
@@ -244,7 +252,7 @@ def _kept(event: Event, result: Any) -> Event | None:
 
 def bind_flat_map(args: Args, binding: Binding) -> Behaviour:
     """The behaviour of `flat_map`."""
-    each = _Each(user_function(args["function"], binding), binding.node)
+    each = _Each(user_function(args["function"], binding), binding)
     if each.user.awaits:
         return Behaviour("stream", each.stream, control=each.control, extras=each.user.extras)
     mode: Mode = "iterate" if inlined(args) else "thread_iterate"
@@ -254,10 +262,10 @@ def bind_flat_map(args: Args, binding: Binding) -> Behaviour:
 class _Each:
     """Gives every item of what a function yields or returns, numbered."""
 
-    def __init__(self, user: UserFunction, node: str) -> None:
+    def __init__(self, user: UserFunction, binding: Binding) -> None:
         self.user = user
-        self._node = node
-        self._numbers = Numbers()
+        self._node = binding.node
+        self._numbers = Numbers(binding.policy.workers)
 
     def steps(self, event: Event, **extras: Any) -> Iterator[Event]:
         results = _items(self.user, self.user(event, extras))
@@ -278,8 +286,7 @@ class _Each:
                     event = _further(event)
 
     def control(self, event: Event) -> Iterator[Event]:
-        if event.kind == "finish":  # not at a restart: other workers may be ahead of it
-            self._numbers.forget(event.lineage)
+        self._numbers.heed(event)
         if event.kind != "end":
             yield event
 

@@ -253,7 +253,7 @@ class PartitionedGuardian(WorkerGuardian):
                 out = await self.call(event)
                 results = self._results(event, out)
             except BaseException as error:
-                if told_to_stop(error):
+                if told_to_stop(error, self._tasks):
                     raise
                 results = list(self._failure(event, error))
             finally:

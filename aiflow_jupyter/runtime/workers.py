@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from typing import Any
 
@@ -274,7 +274,7 @@ class WorkerGuardian(OrderedGuardian):
                     except BaseException as error:  # whatever it is, it is this node's failure, never the loop's
                         worker.since = 0
                         self._served(clock() - now)
-                        if told_to_stop(error):
+                        if told_to_stop(error, self._tasks):
                             raise
                         await self._failed_call(ticket, event, error, worker)
                     else:
@@ -369,7 +369,7 @@ class WorkerGuardian(OrderedGuardian):
                 try:
                     out = await anext(results, None)
                 except BaseException as error:  # as in `_work`
-                    if told_to_stop(error):
+                    if told_to_stop(error, self._tasks):
                         raise
                     failure, out = error, None
                 finally:
@@ -424,7 +424,7 @@ class WorkerGuardian(OrderedGuardian):
                 scheduler.current = self
                 worker.since = start
         except BaseException as error:  # as in `_work`
-            if told_to_stop(error):
+            if told_to_stop(error, self._tasks):
                 raise
             failure = error
         finally:
@@ -497,9 +497,14 @@ class WorkerGuardian(OrderedGuardian):
             self._idle.popleft().set_result(None)
 
 
-def told_to_stop(error: BaseException) -> bool:
+def told_to_stop(error: BaseException, workers: Collection[asyncio.Task[None]]) -> bool:
     """Whether this worker was cancelled or thrown away, rather than the user's code raising the like by itself."""
-    if isinstance(error, GeneratorExit):
+    if not isinstance(error, GeneratorExit | asyncio.CancelledError):
+        return False
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # the loop is gone, and with it the worker
         return True
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)
+    if isinstance(error, GeneratorExit):
+        return task not in workers
+    return task is None or task.cancelling() > 0

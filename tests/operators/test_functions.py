@@ -53,6 +53,13 @@ def test_map_may_not_return_a_control_event():
         tell(CHAIN.format("map"), Scripted("a"), f=lambda _t: Event("finish"))
 
 
+@pytest.mark.parametrize("kind", ["token", "chunk"])
+def test_map_may_not_return_a_text_event_without_text(kind):
+    with pytest.raises(RunError, match=f"a {kind} event with an int in it, which is no text") as error:
+        tell(CHAIN.format("map"), Scripted("a"), f=lambda _t: Event(kind, 5))
+    assert error.value.code == "AF303"
+
+
 def test_async_functions_are_awaited_also_in_partials_and_objects():
     async def slow(mark, text):
         await asyncio.sleep(1)
@@ -243,9 +250,11 @@ def test_flat_map_may_not_give_a_control_event():
         Node("flat_map", function="f", functions={"f": lambda _: [Event("end")]}).put(token("x"))
 
 
-@pytest.mark.parametrize(("kind", "number"), [("finish", 0), ("restart", 3)])
-def test_flat_map_numbers_anew_where_a_lineage_is_over(kind, number):
-    node = Node("flat_map", function="f", functions={"f": letters})
+@pytest.mark.parametrize(
+    ("kind", "workers", "number"), [("finish", 1, 0), ("restart", 1, 0), ("finish", 2, 0), ("restart", 2, 3)]
+)
+def test_flat_map_numbers_anew_where_a_lineage_is_over_or_one_worker_begins_it_again(kind, workers, number):
+    node = Node("flat_map", function="f", functions={"f": letters}, policy={"workers": workers})
     node.put(token("abc"))
     assert [e.kind for e in node.put(told(kind))] == [kind]
     assert node.put(token("d"))[0].sequence == number

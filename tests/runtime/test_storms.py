@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 import virtual
@@ -228,3 +229,29 @@ async def test_an_exception_that_can_not_be_shown_fails_its_node_and_hangs_nothi
     behaviours = {"src": source(burst(1)), "work": Behaviour("thread", call), "sink": Seen().behaviour()}
     with pytest.raises(RunError, match="Unshowable"):
         await asyncio.wait_for(make_run(loop, behaviours, [("src", "work"), ("work", "sink")]).run("go"), 10)
+
+
+@pytest.mark.parametrize("policy", [{}, {"workers": 3}, {"workers": 3, "order": "none"}])
+@pytest.mark.parametrize("mode", ["await", "stream"])
+def test_generator_exit_of_the_users_own_is_a_failure_like_any_other(mode, policy):
+    async def awaited(event: Event) -> Event:
+        if event.payload == 1:
+            raise GeneratorExit("the user's")
+        return event
+
+    async def streamed(event: Event) -> AsyncIterator[Event]:
+        yield await awaited(event)
+
+    async def story(loop):
+        seen, errors = Seen(), Seen()
+        work = Behaviour(mode, awaited if mode == "await" else streamed)
+        behaviours = {"work": work, "sink": seen.behaviour(), "bad": errors.behaviour()}
+        run = make_run(loop, behaviours, [("work", "sink"), ("work", "bad", "error")], {"work": policy})
+        for number in range(3):
+            await run.offer("work", number)
+        await run.close_inputs()
+        await run.wait()
+        assert seen.data == [0, 2]
+        assert [repr(failure.error) for failure in errors.data] == ["""GeneratorExit("the user's")"""]
+
+    virtual.run(story)
