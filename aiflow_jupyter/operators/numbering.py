@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Final, TypeVar
 
+from aiflow_jupyter.events import Event
+
 MOST_LINEAGES: Final = 4_096
 """Lineages of which something is remembered; an input's lineage has no `finish` at which to forget it."""
 
@@ -35,9 +37,13 @@ class Numbers:
 
     A lineage that was forgotten because there were too many goes on above all forgotten ones, so that no number is
     given twice.
+
+    Args:
+        workers: how many take numbers at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, workers: int = 1) -> None:
+        self._one_by_one = workers == 1
         self._next: Recent[int] = Recent()
         self._floor = 0
         self._alone = threading.Lock()
@@ -52,9 +58,14 @@ class Numbers:
             return number
 
     def forget(self, lineage: str) -> None:
-        """A lineage is complete; or begins anew, where one worker alone takes numbers."""
+        """A lineage is complete, or begins anew."""
         with self._alone:
             self._next.pop(lineage, None)
+
+    def heed(self, event: Event) -> None:
+        """Number anew what is complete or begins anew; but not where other workers may be ahead of a restart."""
+        if event.kind == "finish" or (event.kind == "restart" and self._one_by_one):
+            self.forget(event.lineage)
 
     def __contains__(self, lineage: str) -> bool:
         return lineage in self._next

@@ -237,7 +237,7 @@ class _Retrieve:
         self._k = args.get("k", DEFAULT_K)
         self._search, self._awaits = search_of(_named(args["index"], binding), binding.node)
         self._submit = None if self._awaits else binding.threads()
-        self._numbers = Numbers()
+        self._numbers = Numbers(binding.policy.workers)
 
     async def _found(self, event: Event) -> Passages:
         query = event.payload
@@ -276,9 +276,8 @@ class _Retrieve:
             yield out
 
     def control(self, event: Event) -> Iterator[Event]:
-        """Forget the numbers of an answer that is over; at a restart other workers may be ahead of it."""
-        if event.kind == "finish":
-            self._numbers.forget(event.lineage)
+        """Number anew what begins anew."""
+        self._numbers.heed(event)
         if event.kind != "end":
             yield event
 
