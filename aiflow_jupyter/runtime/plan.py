@@ -23,7 +23,7 @@ from aiflow_jupyter.graph.spec import EdgeSpec, GraphSpec, NodeSpec
 from aiflow_jupyter.runtime.behaviour import Operator
 from aiflow_jupyter.runtime.edges import Entrance, TellingEntrance
 from aiflow_jupyter.runtime.endings import giving
-from aiflow_jupyter.runtime.restarts import Meets, meets
+from aiflow_jupyter.runtime.meeting import Alike, Meets, alike, meets
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class NodePlan:
         giving: where there are several, by how many of them a node's answers can come.
         bound: data events that it may own.
         meets: where what may begin anew comes by several, by which of them a node's answers can come.
+        alike: where several lead to it, and it leads to a join, by how many of them the events of each can come.
         entrance: what stands before it on each of these edges, where it tells its inputs apart.
         alone: where it may restart, what it leads to gets all that is made of the run's inputs from it.
         skips: it stands between a split and a join, so that what gives nothing there has to say so.
@@ -51,6 +52,7 @@ class NodePlan:
     giving: Callable[[str], tuple[str, ...]] | None
     bound: int
     meets: Meets | None
+    alike: Alike | None
     entrance: type[Entrance] | None
     alone: bool
     skips: bool
@@ -140,6 +142,10 @@ def _made(
     joins = [node for node, signature in signatures.items() if signature is not None and signature.pairs]
     between = shape.between(joins)
     leading = reduce(or_, (shape.ancestors[join] & ~shape.bit[join] for join in joins), 0)
+    gathers = (node for node, signature in signatures.items() if signature and signature.results == "gathered")
+    gathering = reduce(or_, (shape.bit[node] for node in gathers), 0)
+    keeps = (node for node, signature in signatures.items() if not signature or signature.results in ("one", "some"))
+    keeping = reduce(or_, (shape.bit[node] for node in keeps), 0)
     may = (node for node, signature in signatures.items() if _restarts(signature, spec.nodes[node].policy))
     restarting = reduce(or_, (shape.bit[node] for node in may), 0)
     silent = frozenset(
@@ -154,6 +160,7 @@ def _made(
         if signature is not None and signature.pairs and policy.hold is None:
             policy = policy.model_copy(update={"hold": bound[node].hold})
         sources = tuple(shape.edges[index].source for index in shape.into[node])
+        bringing = [index for index in shape.into[node] if index not in silent]
         says = signature is None or signature.results in ("one", "some")
         nodes[node] = NodePlan(
             declared,
@@ -162,7 +169,8 @@ def _made(
             len(sources) or 1,
             giving(shape, sources) if len(sources) > 1 else None,
             bound[node].events,
-            meets(shape, [index for index in shape.into[node] if index not in silent], restarting),
+            meets(shape, bringing, restarting),
+            alike(shape, bringing, keeping, gathering) if leading & shape.bit[node] else None,
             _entrance(signature, declared),
             not policy.restart or _alone(shape, node, [*spec.inputs(), *spec.inject]),
             says and bool(between & shape.bit[node]),

@@ -18,9 +18,9 @@ from aiflow_jupyter.runtime.edges import FeedbackEdge
 from aiflow_jupyter.runtime.emission import Receiver
 from aiflow_jupyter.runtime.guardian import Guardian, Owner
 from aiflow_jupyter.runtime.inline import CUT_EVERY, InlineGuardian
+from aiflow_jupyter.runtime.meeting import Meeting, Way
 from aiflow_jupyter.runtime.partitioned import PartitionedGuardian
 from aiflow_jupyter.runtime.plan import NodePlan, plan_of
-from aiflow_jupyter.runtime.restarts import Meeting, Way
 from aiflow_jupyter.runtime.scheduler import Scheduler
 from aiflow_jupyter.runtime.speculation import Gate, VerdictEdge
 from aiflow_jupyter.runtime.state import Key, in_turn, keep
@@ -243,8 +243,8 @@ class _Wiring:
                 receiver = entrance(edge.source, target)
             if edge.target in self.gates and index in self.plan.silent:
                 receiver = VerdictEdge(self.gates[edge.target], receiver)
-            elif edge.feedback is None and (meets := self.plan.nodes[edge.target].meets) is not None:
-                meeting = meetings.setdefault(edge.target, Meeting(target, meets))
+            elif edge.feedback is None and ((plan := self.plan.nodes[edge.target]).meets or plan.alike):
+                meeting = meetings.setdefault(edge.target, Meeting(target, plan.meets, plan.alike))
                 receiver = Way(index, meeting, receiver)
             ports[edge.source].setdefault(edge.port or "", []).append(receiver)
         for node, gate in self.gates.items():

@@ -14,7 +14,7 @@ from aiflow_jupyter.graph.checks.checking import require
 from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.graph.shape import Shape
 from aiflow_jupyter.operators import OPERATORS, SIGNATURES
-from aiflow_jupyter.runtime.restarts import MOST_BEGUN, Meeting, meets
+from aiflow_jupyter.runtime.meeting import MOST_BEGUN, Meeting, meets
 from aiflow_jupyter.runtime.run import Run
 from aiflow_jupyter.runtime.scheduler import Scheduler
 
@@ -145,6 +145,27 @@ def test_workers_that_are_ahead_of_a_restart_give_no_number_twice():
     assert result["o"] == "aa!bb!cc!"
     new = [number for text, number in numbers if not text.startswith("old")]
     assert len(new) == len(set(new)) == 6
+
+
+@pytest.mark.parametrize(
+    ("by", "drops"), [("one", ""), ("two", ""), ("one", "x"), ("two", "y"), ("one", "xy"), ("none", "")]
+)
+def test_event_that_has_no_result_by_one_way_is_paired_with_what_it_became_by_another(by, drops):
+    """The way that an event does not take says so before the event is through the other one."""
+
+    async def kept(text):
+        await asyncio.sleep(1)
+        return None if text[0] in drops else text
+
+    text = "q = map(same)\nr = route(by=way)\nx = map(kept)\ny = map(kept)\nk = map(same)\nm = merge()\nj = join()\n"
+    text += "o = sink(var='o')\ns = sink(var='s')\nq -> r, k\nr.one -> x\nr.two -> y\nr.else -> s\nx, y -> m\n"
+    text += "m, k -> j -> o"
+    functions = {"same": late(0.1, ""), "kept": kept, "way": lambda text: by}
+    for prompt in ("x", "y"):
+        result, run = result_of(text, [], functions, prompt)
+        told = by != "none" and prompt not in drops
+        assert list(result["o"]) == ([{"m": prompt, "k": prompt}] if told else [])
+        assert run.guardians["j"].dropped == (not told)
 
 
 # -- one node
