@@ -45,6 +45,8 @@ from aiflow_jupyter.runtime.edges import THROUGH
 from aiflow_jupyter.runtime.returned import decision
 
 MOST_WAITING: Final = 64
+_FAILED: Final = ""
+"""Stands among the inputs that have said their word on an event for that one failed."""
 
 
 def _holds(args: Args) -> int:
@@ -97,7 +99,8 @@ class _Join:
     """See the module.
 
     An identity that has no result is dead: what comes of it is dropped. `_dead` says whether a `skip` told so already.
-    Of a `restart` it hears once, and of nothing void behind it, though each input tells of it in its time.
+    It is dead until each input has said its word on it, so that what comes round a loop pairs anew; for ever, where one
+    failed. Of a `restart` it hears once, and of nothing void behind it, though each input tells of it in its time.
     """
 
     def __init__(self, args: Args, binding: Binding) -> None:
@@ -115,6 +118,7 @@ class _Join:
         self._numbers: dict[int, _Pair] = {}
         self._next = self._kept = 0
         self._dead: Recent[bool] = Recent()
+        self._spoken: Recent[set[str]] = Recent()  # which inputs have said their word on what is dead
         self._void: Recent[bool] = Recent()
 
     def take(self, event: Event) -> Iterator[Event]:  # noqa: C901 - a list of cases
@@ -122,9 +126,13 @@ class _Join:
         if event.source not in self._inputs:
             raise RunError(f"join pairs what its inputs give, and {event.source!r} is none of them", code="AF623")
         if self._is_dead(event):
+            name = self._name(event)
+            if event.complete and event.source in self._spoken.get(name, ()):
+                raise self._twice(event, event.identity)
             self._dropped(event.kind)
-            if not self._dead[self._name(event)]:
+            if not self._dead[name]:
                 yield self._skip(event)
+            self._speak(name, event.source)
             return
         key = self._key(event)
         try:
@@ -135,11 +143,7 @@ class _Join:
             if not event.complete:
                 self._dropped(event.kind)
                 return
-            raise RunError(
-                f"{event.source!r} gave a second event for {key!r}, and not all others gave their first",
-                code="AF623",
-                hint="gather what is many before the join (reduce), or pair by what tells events apart",
-            )
+            raise self._twice(event, key)
         if pair is None and not self._over <= {event.source}:
             self._dropped(event.kind)
             yield self._skip(event)
@@ -160,6 +164,13 @@ class _Join:
             pair = self._begin(key, event)
         pair.parts[event.source] = event
         self._kept += 1
+
+    def _twice(self, event: Event, key: Hashable) -> RunError:
+        return RunError(
+            f"{event.source!r} gave a second event for {key!r}, and not all others gave their first",
+            code="AF623",
+            hint="gather what is many before the join (reduce), or pair by what tells events apart",
+        )
 
     def _begin(self, key: Hashable, event: Event) -> _Pair:
         pair = self._open[key] = self._numbers[self._next] = _Pair(key, self._next)
@@ -212,6 +223,7 @@ class _Join:
             yield from self._drop_where(lambda part: part.identity == event.identity)
             if self._name(event) not in self._dead:
                 self._dead.note(self._name(event), False)  # noqa: FBT003 - see the class
+            self._speak(self._name(event), _FAILED)
         elif kind in ("retract", "restart"):
             self._annul(event)
         elif kind in ("finish", "end"):
@@ -238,14 +250,23 @@ class _Join:
             return
         for name in [name for name in self._dead if descends(name.rpartition(" ")[0], lineage)]:
             del self._dead[name]
+            self._spoken.pop(name, None)
 
     def _skipped(self, event: Event) -> Iterator[Event]:
         """One input has no result: one `skip` goes on for all of them."""
-        if self._dead.get(self._name(event)):
-            return
-        dropped = list(self._drop_where(lambda part: self._name(part) == self._name(event)))
-        self._dead.add(self._name(event))
-        yield from dropped or (self._skip(event),)
+        name = self._name(event)
+        if not self._dead.get(name):
+            dropped = list(self._drop_where(lambda part: self._name(part) == name))
+            self._dead.add(name)
+            yield from dropped or (self._skip(event),)
+        self._speak(name, event.source)
+
+    def _speak(self, name: str, source: str) -> None:
+        """An input has said its word on what is dead."""
+        spoken = self._spoken.get(name, set()) | {source}
+        self._spoken.note(name, spoken)
+        if spoken.issuperset(self._inputs) and _FAILED not in spoken:
+            del self._dead[name], self._spoken[name]
 
     def _having(self, about: Callable[[Event], bool]) -> list[_Pair]:
         return [pair for pair in self._open.values() if any(map(about, pair.parts.values()))]
@@ -260,6 +281,7 @@ class _Join:
         first = next(iter(pair.parts.values()))
         for part in pair.parts.values():
             self._dead.add(self._name(part))
+            self._speak(self._name(part), part.source)
         yield self._skip(first)
 
     def _discard(self, pair: _Pair) -> None:

@@ -107,6 +107,30 @@ def test_of_an_answer_that_begins_anew_nothing_old_is_paired_and_nothing_new_is_
     assert given_node.behaviour.holds() == 0
 
 
+def test_what_comes_round_a_loop_is_paired_though_it_had_no_result_before():
+    async def later(number):
+        return number or None
+
+    async def following(number):
+        await asyncio.sleep(1)
+        return number + 1 if number < 3 else None
+
+    text = "s = map(same, inline=true)\na = map(same, inline=true)\nb = map(later)\nj = join()\no = sink(var='o')\n"
+    text += "n = map(following)\ns -> a, b\na, b -> j -> o\na -> n\nn -> s [feedback, limit=4, hops=5]"
+    result = tell(text, None, 0, same=same, later=later, following=following)[1]
+    assert result["o"] == [{"a": number, "b": number} for number in (1, 2, 3)]
+
+
+def test_a_second_event_of_one_input_fails_too_where_another_has_no_result():
+    given_node = node()
+    assert kinds(given_node.put(control("skip", "b"), part("a"))) == ["skip"]
+    assert pairs(given_node.put(part("a"), part("b"))) == [{"a": "a0", "b": "b0"}]
+    given_node.put(control("skip", "b", 1))
+    with pytest.raises(RunError, match="a second event") as error:
+        given_node.put(part("b", 1))
+    assert error.value.code == "AF623"
+
+
 def test_of_what_is_retracted_nothing_is_paired():
     given_node = node()
     out = given_node.put(part("a", 0, "0/0.ask"), part("a", 0, "1"), control("retract", "b", 0, "0/0.ask"))
