@@ -148,6 +148,8 @@ class Emission(Admission):
             self.endings.broke(event.lineage)
             if event.source == self.node == answering(event.lineage):  # nobody else says a last word on it
                 self._pass(close(event, broken=True))
+        elif kind == "restart":
+            self.endings.anew(event.lineage)
         elif kind == "finish":
             self._said(event.lineage)
         elif kind == "end":

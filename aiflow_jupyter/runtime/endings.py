@@ -22,7 +22,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Final
 
-from aiflow_jupyter.events import DATA, Event, origin
+from aiflow_jupyter.events import DATA, Event, descends, origin
 from aiflow_jupyter.graph.shape import Shape
 
 MOST_BROKEN: Final = 4_096
@@ -122,6 +122,12 @@ class Endings:
             self.lost[lineage] = None
             if len(self.lost) > MOST_BROKEN:
                 del self.lost[next(iter(self.lost))]
+
+    def anew(self, lineage: str) -> None:
+        """An answer begins anew: what broke off or was lost of it before is void."""
+        for known in (self.broken, self.lost):
+            for each in [each for each in known if descends(each, lineage)]:
+                del known[each]
 
     def passed(self, lineage: str) -> None:
         """The last word on an answer has gone on."""

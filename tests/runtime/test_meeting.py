@@ -168,6 +168,22 @@ def test_event_that_has_no_result_by_one_way_is_paired_with_what_it_became_by_an
         assert run.guardians["j"].dropped == (not told)
 
 
+def test_what_failed_before_a_restart_makes_no_part_of_what_came_after():
+    seen = []
+
+    async def picky(text):
+        if text == "old":
+            raise ValueError(text)
+        return text
+
+    def see(event: Event):
+        seen.append((event.payload, event.complete))
+
+    text = f"{ASK}m = map(picky)\nr = reduce('join')\ns = sink(see, inline=true)\ne = sink(var='e')\n"
+    result_of(f"{text}ask -> m -> r -> s\nm.error -> e", [["old"], ["new"]], {"picky": picky, "see": see})
+    assert seen == [("new", True)]
+
+
 # -- one node
 
 
