@@ -10,6 +10,7 @@ import importlib.util
 import ipaddress
 import os
 import shutil
+import signal
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
@@ -33,6 +34,11 @@ os.environ["AIFLOW_DATABASE"] = str(Path(_costs.name) / "aiflow.db")
 # Servers and kernels that tests start are on loopback, where a proxy has no business.
 for _name in [name for name in os.environ if name.lower().endswith("_proxy")]:
     del os.environ[_name]
+
+
+# Who runs the tests in the background may have them ignore interrupts, and the programs that they start would, too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Require(Protocol):

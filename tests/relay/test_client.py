@@ -741,6 +741,6 @@ class TestTheWay:
             "bad = {'pydantic', 'IPython', 'lark', 'anywidget', 'click', 'starlette', 'httpx'} & set(sys.modules); "
             "assert not bad, bad; "
             "mine = [m for m in sys.modules if m.startswith('aiflow_jupyter.')]; "
-            "assert all(m.split('.')[1] in {'relay', 'errors', 'events'} for m in mine), mine"
+            "assert all(m.split('.')[1] in {'relay', 'errors', 'events', 'environment'} for m in mine), mine"
         )
         subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
