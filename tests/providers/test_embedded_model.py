@@ -58,7 +58,8 @@ async def test_answer_streams_token_by_token(embedded, model):
     assert len(tokens) > 10
     assert len({event.time for event in tokens}) > 10
     assert len({id(event.meta) for event in tokens}) == 1
-    assert dict(tokens[0].meta) == {"phase": "answer", "tier": "local", "model": model.name, "provider": "embedded"}
+    said = {"phase": "answer", "tier": "local", "model": model.name, "provider": "embedded", "badge": "demo model"}
+    assert dict(tokens[0].meta) == said
     usage, finish = events[-2:]
     assert (usage.kind, finish.kind) == ("usage", "finish")
     assert isinstance(usage.payload, Usage)
