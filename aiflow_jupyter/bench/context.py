@@ -38,6 +38,7 @@ from aiflow_jupyter.tiers.database import Database
 from aiflow_jupyter.tiers.decision import Decision
 from aiflow_jupyter.tiers.judging import ConfiguredJudge
 from aiflow_jupyter.tiers.ledger import SqliteLedger
+from aiflow_jupyter.tiers.making import is_demo
 from aiflow_jupyter.tiers.router import Router
 from aiflow_jupyter.tiers.sections import Config
 from aiflow_jupyter.tiers.terms import Tier, TierName
@@ -193,7 +194,15 @@ class _Bench:
         self.book = Conversations(database)
         self.counter = TokenCounter()
         tiers: dict[TierName, Tier] = {
-            "local": Tier("local", self.watched, "embedded", window=window, first_token_s=600, silence_s=600),
+            "local": Tier(
+                "local",
+                self.watched,
+                "embedded",
+                window=window,
+                first_token_s=600,
+                silence_s=600,
+                demo=is_demo(model.model),
+            ),
             "hpc": Tier("hpc", _StandIn(), "hpc", "stand-in", window=65_536),
             "cloud": Tier("cloud", _StandIn(), "openai", "stand-in", window=131_072),
         }

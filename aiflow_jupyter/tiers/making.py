@@ -110,11 +110,11 @@ def _tier(name: TierName, kind: str, settings: Local | AnyHpc | Cloud, provider:
         first_token_s=settings.first_token_s,
         silence_s=settings.silence_s,
         models={model: other.described(settings.currency) for model, other in settings.models.items()},
-        demo=kind == "embedded" and _is_demo(settings.model),
+        demo=kind == "embedded" and is_demo(settings.model),
     )
 
 
-def _is_demo(named: str | None) -> bool:
+def is_demo(named: str | None) -> bool:
     """Whether the embedded model is the one for a first look; also where there is none yet."""
     from aiflow_jupyter.providers import models  # noqa: PLC0415
 
