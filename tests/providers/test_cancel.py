@@ -76,14 +76,6 @@ class Engine:
                 await asyncio.sleep(0.002)
 
 
-@pytest.fixture(scope="module")
-def embedded(model):
-    source = EmbeddedModel(model, threads=1)
-    asyncio.run(source.start())
-    yield source
-    asyncio.run(source.aclose())
-
-
 @pytest.fixture
 async def engine(embedded):
     found = Engine(embedded)

@@ -13,7 +13,6 @@ from ollama_shim import OllamaShim
 from provider_replies import all_of, asked, text
 
 from aiflow_jupyter.errors import ProviderError
-from aiflow_jupyter.providers.embedded import EmbeddedModel
 from aiflow_jupyter.providers.ollama import Ollama
 from aiflow_jupyter.runtime.source import Message, Request, Source
 
@@ -28,14 +27,6 @@ WEATHER = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }
-
-
-@pytest.fixture(scope="module")
-def embedded(model):
-    source = EmbeddedModel(model, threads=1)
-    asyncio.run(source.start())
-    yield source
-    asyncio.run(source.aclose())
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import subprocess
 import sys
 
 import pytest
+from processes import run_at_once
 
 from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.tiers.conversation.store import Conversations
@@ -56,12 +57,7 @@ def test_processes_that_find_a_damaged_file_together_lose_nothing_of_what_they_s
             each.unlink()
         file.write_bytes(GARBAGE)
         barrier = context.Barrier(6)
-        others = [context.Process(target=_spends, args=(file, barrier)) for _ in range(6)]
-        for each in others:
-            each.start()
-        for each in others:
-            each.join(60)
-        assert [each.exitcode for each in others] == [0] * 6
+        run_at_once([context.Process(target=_spends, args=(file, barrier)) for _ in range(6)])
         assert entries(file) == 30
         assert [each.read_bytes() for each in aside(file)] == [GARBAGE]
 

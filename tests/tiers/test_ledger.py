@@ -15,6 +15,7 @@ from datetime import datetime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import run_at_once
 
 from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.events import Usage
@@ -178,10 +179,7 @@ def test_four_kernels_at_once_never_exceed_the_budget(file):
     context = multiprocessing.get_context("spawn")
     spent = context.Value("i", 0)
     kernels = [context.Process(target=spend, args=(file, 10.0, 1.0, 10, spent)) for _ in range(4)]
-    for kernel in kernels:
-        kernel.start()
-    for kernel in kernels:
-        kernel.join(60)
+    run_at_once(kernels)
     assert spent.value == 10
     assert SqliteLedger(Database(file)).report("tier")[0].open == 10.0
 
@@ -233,12 +231,7 @@ def test_kernels_that_begin_the_file_at_once_wait_for_each_other(tmp_path):
     for number in range(10):
         path = tmp_path / str(number) / "aiflow.db"
         barrier = context.Barrier(6)
-        kernels = [context.Process(target=begin, args=(path, barrier)) for _ in range(6)]
-        for kernel in kernels:
-            kernel.start()
-        for kernel in kernels:
-            kernel.join(60)
-        assert [kernel.exitcode for kernel in kernels] == [0] * 6
+        run_at_once([context.Process(target=begin, args=(path, barrier)) for _ in range(6)])
         assert len(SqliteLedger(Database(path)).open()) == 6
 
 

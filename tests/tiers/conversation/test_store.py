@@ -9,6 +9,7 @@ import stat
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import run_at_once
 
 from aiflow_jupyter.errors import CommandError, ConfigError
 from aiflow_jupyter.tiers.conversation.store import Conversations
@@ -248,12 +249,7 @@ def _talks(file, mark, barrier):
 def test_two_processes_lose_nothing_of_each_other(file):
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(2)
-    others = [context.Process(target=_talks, args=(file, mark, barrier)) for mark in "ab"]
-    for each in others:
-        each.start()
-    for each in others:
-        each.join(60)
-    assert [each.exitcode for each in others] == [0, 0]
+    run_at_once([context.Process(target=_talks, args=(file, mark, barrier)) for mark in "ab"])
     asked = [turn.messages[0]["content"] for turn in store(file).turns("talk")]
     assert len(asked) == 50
     for mark in "ab":
