@@ -22,7 +22,7 @@ from aiflow_jupyter.operators import OPERATORS, SIGNATURES
 from aiflow_jupyter.runtime.behaviour import Behaviour, Operator
 from aiflow_jupyter.runtime.run import Run
 from aiflow_jupyter.runtime.scheduler import Scheduler
-from aiflow_jupyter.runtime.speculation import MOST_VERDICTS, Verdicts
+from aiflow_jupyter.runtime.verdicts import MOST_VERDICTS, Verdicts
 
 
 def script(*steps) -> Behaviour:
