@@ -2,8 +2,9 @@
 
 The verdict comes as `commit` or `retract` from a node such as `guard`, over an edge from its port `verdict`. It acts
 when it is signalled, also while the node is in a call; only its passing on keeps its place in the queue. How far it
-holds, and for which try of an answer, is in `verdicts.py`. Without a verdict by `timeout` seconds after the first event of a lineage, or by the end, what is held is retracted: an event that nobody
-vouched for never leaves, and the run says so.
+holds, and for which try of an answer, is in `verdicts.py`. Without a verdict by `timeout` seconds after the first
+event of a lineage, or by the end, what is held is retracted: an event that nobody vouched for never leaves, and the run
+says so.
 
     node --> Gate --> receivers        a lineage:   HELD --commit--> LEAVING, as the receivers take it
               ^                                      | `-retract, error, restart, end--> discarded
