@@ -106,8 +106,8 @@ def command(with_router: WithRouter, ask: Ask) -> click.Command:
     @click.option("--messages", is_flag=True, help="Record the question itself, not only its hash.")
     def record(question: str, out: Path, system: str | None, *, messages: bool, **options: Any) -> None:
         """Ask a question (- is standard input), print the answer, and record it to a file."""
+        from aiflow_jupyter.runtime.replay.reading import load
         from aiflow_jupyter.runtime.replay.recorder import Recorder
-        from aiflow_jupyter.runtime.replay.trace import load
         from aiflow_jupyter.tiers.conversation.turns import asking
 
         async def job(router: Provider) -> str:
@@ -128,7 +128,7 @@ def command(with_router: WithRouter, ask: Ask) -> click.Command:
     @_JSON
     def show(file: Path, *, partial: bool, as_json: bool) -> None:
         """Show what a trace holds: requests, tokens, time to the first token, duration."""
-        from aiflow_jupyter.runtime.replay.trace import load
+        from aiflow_jupyter.runtime.replay.reading import load
 
         found = load(file, partial=partial)
         click.echo(json.dumps(_summary(found)) if as_json else plain("\n".join(_lines(found))))
@@ -220,7 +220,7 @@ def _replay(
     from aiflow_jupyter.operators import SIGNATURES
     from aiflow_jupyter.providers.replay import replayed
     from aiflow_jupyter.runtime.replay.faults import MOST_SCRIPT, read_faults
-    from aiflow_jupyter.runtime.replay.trace import load
+    from aiflow_jupyter.runtime.replay.reading import load
 
     if virtual and speed is not None:
         raise click.UsageError("a virtual clock has no speed: give --virtual or --speed")

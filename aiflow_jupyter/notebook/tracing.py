@@ -35,8 +35,8 @@ class NextRun:
         Raises:
             TraceError: there is no such trace, or none can be recorded to that file.
         """
+        from aiflow_jupyter.runtime.replay.reading import load
         from aiflow_jupyter.runtime.replay.recorder import Recorder, require_new
-        from aiflow_jupyter.runtime.replay.trace import load
 
         path = Path(options.file or "").expanduser()
         self._make = None

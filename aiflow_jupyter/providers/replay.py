@@ -30,8 +30,9 @@ from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.operators import OPERATORS, SIGNATURES
 from aiflow_jupyter.runtime.replay.clock import VirtualLoop, VirtualScheduler, apart, simulate
 from aiflow_jupyter.runtime.replay.faults import Fault, disturbed
+from aiflow_jupyter.runtime.replay.reading import load
 from aiflow_jupyter.runtime.replay.service import serviced
-from aiflow_jupyter.runtime.replay.trace import Exchange, Trace, hash_of, load
+from aiflow_jupyter.runtime.replay.trace import Exchange, Trace, hash_of
 from aiflow_jupyter.runtime.run import Result, Run
 from aiflow_jupyter.runtime.scheduler import Scheduler
 from aiflow_jupyter.runtime.source import Request

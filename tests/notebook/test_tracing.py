@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aiflow_jupyter.runtime.replay.trace import load
+from aiflow_jupyter.runtime.replay.reading import load
 
 GRAPH = '%%aiflow graph flow\nask = generate()\nout = sink(var="out")\nask -> out'
 

@@ -24,8 +24,8 @@ from aiflow_jupyter.providers.chunks import Chunks
 from aiflow_jupyter.providers.ollama import Ollama
 from aiflow_jupyter.providers.openai import OpenAICompatible
 from aiflow_jupyter.providers.replay import Replay
+from aiflow_jupyter.runtime.replay.reading import read
 from aiflow_jupyter.runtime.replay.recorder import Recorder
-from aiflow_jupyter.runtime.replay.trace import read
 from aiflow_jupyter.runtime.source import Request
 
 Parts = Iterable[bytes]

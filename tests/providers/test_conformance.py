@@ -41,8 +41,9 @@ from provider_replies import WIRE, asked
 from aiflow_jupyter.hpc.sse import LONGEST as LONGEST_OF_HPC
 from aiflow_jupyter.providers.lines import LONGEST
 from aiflow_jupyter.providers.replay import Replay
+from aiflow_jupyter.runtime.replay.reading import read
 from aiflow_jupyter.runtime.replay.recorder import Recorder
-from aiflow_jupyter.runtime.replay.trace import TraceError, read
+from aiflow_jupyter.runtime.replay.trace import TraceError
 
 RECORDED = [pytest.param(dialect, name, id=f"{dialect}-{name}") for dialect in PARSED for name in dialect.recorded]
 

@@ -28,8 +28,9 @@ from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.operators import SIGNATURES, generate, route, sink
 from aiflow_jupyter.providers.replay import Replay, replay, replayed
 from aiflow_jupyter.runtime.replay.faults import Burst, Cut, Fail, Slow, Stall, disturbed, read_faults
+from aiflow_jupyter.runtime.replay.reading import read
 from aiflow_jupyter.runtime.replay.recorder import Recorder
-from aiflow_jupyter.runtime.replay.trace import Broken, Trace, TraceError, read
+from aiflow_jupyter.runtime.replay.trace import Broken, Trace, TraceError
 from aiflow_jupyter.runtime.source import Source
 
 HERE = Path(__file__).parent

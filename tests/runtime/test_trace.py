@@ -22,8 +22,9 @@ from aiflow_jupyter.errors import ProviderError, StreamCut
 from aiflow_jupyter.events import Event, Finish, ToolFragment, Usage
 from aiflow_jupyter.graph.forms.language import parse
 from aiflow_jupyter.operators import OPERATORS, SIGNATURES
+from aiflow_jupyter.runtime.replay.reading import load, read
 from aiflow_jupyter.runtime.replay.recorder import Recorder
-from aiflow_jupyter.runtime.replay.trace import MOST_LINE, TraceError, hash_of, load, read
+from aiflow_jupyter.runtime.replay.trace import MOST_LINE, TraceError, hash_of
 from aiflow_jupyter.runtime.run import Run
 from aiflow_jupyter.runtime.scheduler import Scheduler
 
