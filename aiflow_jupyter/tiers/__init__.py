@@ -3,7 +3,7 @@
 The way of a request:
 
     configured   the router that the settings describe, read anew for each request
-      config       the files (`sections`: what each setting means; `mistakes`; `trust`; `keys`)
+      config       the files (`sections`: the settings; `fields`: what one may be; `mistakes`; `trust`; `keys`)
       making       a tier and its provider from its section (`discovery`: Ollama, or the embedded model)
     router       floor -> able -> fits -> healthy -> within budget -> asked -> first token -> finish
       choosing     which tiers come into question, in which order (`judging`, `judge/`)

@@ -19,8 +19,9 @@ from pydantic import ValidationError
 
 from aiflow_jupyter.errors import ConfigError
 from aiflow_jupyter.tiers import trust
+from aiflow_jupyter.tiers.fields import Model
 from aiflow_jupyter.tiers.mistakes import refused
-from aiflow_jupyter.tiers.sections import SETTINGS, Config, Model
+from aiflow_jupyter.tiers.sections import SETTINGS, Config
 from aiflow_jupyter.tiers.terms import NAMES, REACH, TierName
 
 FILE: Final = "aiflow.toml"

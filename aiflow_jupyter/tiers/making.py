@@ -13,8 +13,9 @@ from aiflow_jupyter.graph.problems import indefinite
 from aiflow_jupyter.providers.engine import CONTEXT, SLOTS
 from aiflow_jupyter.tiers.counting import Tokenizing
 from aiflow_jupyter.tiers.discovery import ollama_url
+from aiflow_jupyter.tiers.fields import Model
 from aiflow_jupyter.tiers.keys import model_server_key, relay_key, server_key
-from aiflow_jupyter.tiers.sections import AnyHpc, Cloud, Config, Local, Model
+from aiflow_jupyter.tiers.sections import AnyHpc, Cloud, Config, Local
 from aiflow_jupyter.tiers.terms import Tier, TierName
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from aiflow_jupyter.errors import ConfigError
-from aiflow_jupyter.tiers.sections import EXECUTORS, Config, Hpc, Section
+from aiflow_jupyter.tiers.fields import Section
+from aiflow_jupyter.tiers.sections import EXECUTORS, Config, Hpc
 
 EVERY = "Every setting: aiflow_jupyter/tiers/SETTINGS.md"
 _NEEDED = {

@@ -15,8 +15,9 @@ from aiflow_jupyter.errors import ConfigError, ProviderError, StreamCut
 from aiflow_jupyter.events import ToolFragment
 from aiflow_jupyter.providers.ollama import DEFAULT_URL, Ollama, default_url
 from aiflow_jupyter.runtime.source import Message, Request
+from aiflow_jupyter.tiers.fields import Other
 from aiflow_jupyter.tiers.making import configured
-from aiflow_jupyter.tiers.sections import Config, Local, Other, Tiers
+from aiflow_jupyter.tiers.sections import Config, Local, Tiers
 
 ASK = Request((Message(role="user", content="Hi"),), tier="local")
 

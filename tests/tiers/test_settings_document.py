@@ -10,6 +10,7 @@ import pytest
 
 import aiflow_jupyter
 from aiflow_jupyter.tiers import config
+from aiflow_jupyter.tiers.fields import Other
 from aiflow_jupyter.tiers.sections import (
     Budget,
     Cloud,
@@ -18,7 +19,6 @@ from aiflow_jupyter.tiers.sections import (
     GlobusHpc,
     Local,
     LocalHpc,
-    Other,
     PythonHpc,
     Route,
     Tiers,
