@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MOST_BYTES_PER_S = 200_000
 SHORTEST_PAUSE_S = 0.05
 WAITING_EVERY_S = 0.25
+PART = "this is a part of the answer"
 
 
 class Reply:
@@ -96,8 +97,9 @@ class Reply:
 
     @property
     def badge(self) -> str:
-        """Who answered and how fast, in one line."""
-        return self._answer.badge()
+        """Who answered and how fast, in one line, and whether it is a part of the answer."""
+        badge = self._answer.badge()
+        return badge if self.complete else f"{badge} · {PART}"
 
     def __str__(self) -> str:
         return self.text
@@ -257,7 +259,7 @@ def ending(run: Run) -> str:
     if run.state == "done":
         return badge
     how = "cancelled" if run.state == "cancelled" else f"broken off: {cause_of(run.error).message}"
-    return f"{badge} · {how} · this is a part of the answer" if badge else how
+    return f"{badge} · {how} · {PART}" if badge else how
 
 
 def cause_of(error: AiflowError | None) -> AiflowError:

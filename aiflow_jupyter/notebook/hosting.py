@@ -199,7 +199,7 @@ class Background:
 
     def offer(self, node: str, value: Any, timeout: float | None = None) -> None:
         """Put a value into a node's queue, waiting while it is full; see `RunHandle.offer`."""
-        with self._waiting():
+        with self._waiting(full=node):
             self._handle.offer(node, value, timeout)
 
     def close_inputs(self) -> None:
@@ -230,12 +230,20 @@ class Background:
         return self._handle.bottleneck()
 
     @contextmanager
-    def _waiting(self, so: str = "it goes on") -> Iterator[None]:
-        """An interrupt ends the waiting alone, in one line; a timeout says what was waited for."""
+    def _waiting(self, so: str = "it goes on", full: str = "") -> Iterator[None]:
+        """An interrupt ends the waiting alone, a timeout says what was waited for; both in one line.
+
+        Args:
+            so: what becomes of the run after an interrupt.
+            full: the node whose queue is waited for, empty for none.
+        """
         try:
             yield
         except TimeoutError:
-            raise TimeoutError(f"run {self.name!r} is {self.status().state}: not in time") from None
+            status = self.status()
+            found = (f"; the queue of {full!r} holds {n.depth} of {n.queue}" for n in status.nodes if n.node == full)
+            queue = next(found, "")
+            raise Late(f"run {self.name!r} is {status.word}: not in time{queue}") from None
         except KeyboardInterrupt:
             raise Interrupted(f"run {self.name!r} is not waited for any longer; {so}") from None
 
@@ -243,8 +251,9 @@ class Background:
         return self._value((yield from self._handle.__await__()))
 
     def __repr__(self) -> str:
-        state = self.status().state
-        next_step = "result() gives it" if self.done() else "result() waits for it"
+        state = self.status().word
+        gives = "result() gives it" if state == "done" else "result() says why"
+        next_step = gives if self.done() else "result() waits for it"
         return f"<run {self.id} of {self.name} in the background: {state}; {next_step}>"
 
 
@@ -301,6 +310,13 @@ class Interrupted(KeyboardInterrupt):
 
     def _render_traceback_(self) -> list[str]:
         return [f"KeyboardInterrupt: {self.message}"]
+
+
+class Late(TimeoutError):
+    """What was waited for did not come in time: one line instead of a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"TimeoutError: {self}"]
 
 
 # Front ends and nbclient know an interrupted cell by this name.

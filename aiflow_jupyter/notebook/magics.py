@@ -395,7 +395,7 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             begun = time.strftime("%H:%M:%S", time.localtime(handle.begun))
             asked = f"  {self._asked.get(handle.id, '')}".rstrip()
             rows.append(
-                f"{handle.id}  {begun}  {status.state:<9}  {status.elapsed_s:6.1f} s  {handle.name}{asked}"
+                f"{handle.id}  {begun}  {status.word:<9}  {status.elapsed_s:6.1f} s  {handle.name}{asked}"
                 f"{f'  {status.message}' if status.message and status.state == 'failed' else ''}"
             )
         return "\n".join(rows) or "no run yet"

@@ -190,6 +190,7 @@ class RunStatus:
     Attributes:
         ttft_s: seconds until the first token of the first answer that has one, None before.
         warnings: what whoever runs it should know, such as code that held the event loop; one text for a node.
+        paused: it serves nothing now.
     """
 
     run_id: str
@@ -200,6 +201,12 @@ class RunStatus:
     nodes: tuple[NodeStatus, ...]
     ttft_s: float | None = None
     warnings: tuple[str, ...] = ()
+    paused: bool = False
+
+    @property
+    def word(self) -> str:
+        """Its state for people."""
+        return "paused" if self.paused and self.state == "running" else self.state
 
     def rows(self) -> list[dict[str, Any]]:
         """One dict per node, with the run's time to the first token beside the node's time to the first event."""
@@ -221,7 +228,7 @@ class RunStatus:
             "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
         ]
         said = [*filter(None, [self.message]), *(f"warning: {warning}" for warning in self.warnings)]
-        return "\n".join([f"{self.name}: {self.state}, {self.elapsed_s:.1f} s{ttft}", *rows, *said])
+        return "\n".join([f"{self.name}: {self.word}, {self.elapsed_s:.1f} s{ttft}", *rows, *said])
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
         printer.text(str(self))
@@ -274,6 +281,7 @@ class Snapshot:
     nodes: tuple[Counts, ...]
     first_token: int
     warnings: tuple[str, ...]
+    paused: bool
 
     def status(self) -> RunStatus:
         """The figures."""
@@ -287,6 +295,7 @@ class Snapshot:
             tuple(_node_status(counts, started, now) for counts in self.nodes),
             (self.first_token - started) / 1e9 if self.first_token and started else None,
             self.warnings,
+            self.paused,
         )
 
 

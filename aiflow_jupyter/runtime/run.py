@@ -26,7 +26,7 @@ from aiflow_jupyter.errors import AiflowError, CommandError, RunCancelled, RunEr
 from aiflow_jupyter.events import Event, Kind
 from aiflow_jupyter.graph.checks.checking import require
 from aiflow_jupyter.graph.parsed import Built
-from aiflow_jupyter.graph.problems import nearest
+from aiflow_jupyter.graph.problems import counted, nearest
 from aiflow_jupyter.graph.spec import GraphSpec
 from aiflow_jupyter.runtime.answered import MOST_ANSWERS, Answered
 from aiflow_jupyter.runtime.attempts import JITTER
@@ -472,6 +472,7 @@ class Run:
             counts_of(self.guardians.values(), self.state, now, self._failed_node),
             self._first_token,
             warnings,
+            self.paused,
         )
 
     def bottleneck(self) -> Bottleneck | None:
@@ -536,12 +537,15 @@ class Run:
         self.warn(node, text)
 
     def _say_lost(self) -> None:
-        """Say of each node what overflow dropped there: by declaration, but the result is not whole."""
+        """Say of each node what overflow dropped there, or what failed: by declaration, but the result is not whole."""
         for node, guardian in self.guardians.items():
             if lost := guardian.lost:
-                count = f"{lost:,} event{'s' if lost > 1 else ''}"
-                text = f"node {node!r} dropped {count}, as its overflow says: the result is not whole"
+                text = f"node {node!r} dropped {counted(lost, 'event')}, as its overflow says: the result is not whole"
                 self.withheld(f"{node}.overflow", text)
+            if guardian.errors and guardian.ports.get("error"):  # without it, the run's error says what failed
+                count = counted(guardian.errors, "event")
+                text = f"{count} failed at node {node!r} and left by its error port: the result is not whole"
+                self.withheld(f"{node}.errors", text)
 
     def _may_change(self) -> bool:
         """Whether something outside the nodes may still bring the run on."""
