@@ -8,16 +8,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aiflow_jupyter.errors import plain
+from aiflow_jupyter.errors import CommandError, plain
 
 if TYPE_CHECKING:
     import argparse
 
     from aiflow_jupyter.graph.spec import GraphSpec
     from aiflow_jupyter.runtime.replay.recorder import Recorder
+    from aiflow_jupyter.runtime.replay.trace import Recorded, Trace
     from aiflow_jupyter.runtime.source import Provider
 
 Wrap = Callable[["Provider"], "Provider"]
@@ -28,6 +30,20 @@ class NextRun:
 
     def __init__(self) -> None:
         self._make: Callable[[Provider, GraphSpec], Provider] | None = None
+        self._recorded = False
+
+    def require_asked(self) -> None:
+        """See that a model answers the next run, as a turn of a conversation has to be.
+
+        Raises:
+            CommandError: it is answered from a recording.
+        """
+        if self._recorded:
+            raise CommandError(
+                "the next run is answered from a recording, which is no turn of a conversation",
+                code="AF801",
+                hint="ask without -c, or first: %aiflow trace off",
+            )
 
     def line(self, options: argparse.Namespace) -> str:
         """Take in what `%aiflow trace` says, and say what that means.
@@ -39,7 +55,7 @@ class NextRun:
         from aiflow_jupyter.runtime.replay.recorder import Recorder, require_new
 
         path = Path(options.file or "").expanduser()
-        self._make = None
+        self._make, self._recorded = None, False
         if options.action == "off":
             return "the next run is neither recorded nor replayed"
         if options.action == "record":
@@ -49,13 +65,15 @@ class NextRun:
         from aiflow_jupyter.graph.problems import counted
         from aiflow_jupyter.providers.replay import Replay
 
-        trace = load(path, partial=options.partial)
+        trace = _marked(load(path, partial=options.partial))
         self._make = lambda _source, _spec: Replay(trace, options.speed)
-        return f"the next run is answered from {path}, {counted(len(trace.exchanges), 'answer')}"
+        self._recorded = True
+        answers = counted(len(trace.exchanges), "answer")
+        return f"the next run is answered from {path}, {answers}, whatever tier, model or length it asks for"
 
     def take(self, spec: GraphSpec) -> tuple[Wrap | None, Callable[[], None]]:
         """For the run that is started now: what makes its source, and what tells at its end what became of it."""
-        make, self._make = self._make, None
+        make, self._make, self._recorded = self._make, None, False
         if make is None:
             return None, lambda: None
         made: list[Provider | Recorder] = []
@@ -70,3 +88,14 @@ class NextRun:
                 print(plain(str(problem)))  # noqa: T201
 
         return wrap, tell
+
+
+def _marked(trace: Trace) -> Trace:
+    """A trace whose answers say, beside their model's name, that they are recorded."""
+    exchanges = (replace(each, events=tuple(map(_mark, each.events))) for each in trace.exchanges)
+    return replace(trace, exchanges=tuple(exchanges))
+
+
+def _mark(event: Recorded) -> Recorded:
+    badge = ", ".join(filter(None, [event.meta.get("badge", ""), "recorded"]))
+    return replace(event, meta={**event.meta, "badge": badge})

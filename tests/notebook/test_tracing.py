@@ -51,12 +51,25 @@ def test_a_question_is_answered_from_a_recording(ran, shell, provider, tmp_path)
     ran("%%aiflow\nWhy?")
     assert load(path).exchanges[0].messages == ({"role": "user", "content": "Why?"},)
     provider.pieces = ["Something else"]
-    assert ", 1 answer\n" in ran(f"%aiflow trace replay {path} --speed 100")
+    assert ", 1 answer," in ran(f"%aiflow trace replay {path} --speed 100")
     ran("%%aiflow -o again\nWhy?")
     ran("%%aiflow -o other\nWhy?")
     assert len(provider.requests) == 2
     assert shell.user_ns["again"].text == "Hello world"
     assert shell.user_ns["other"].text == "Something else"
+    assert "recorded)" in shell.user_ns["again"].badge
+    assert "recorded" not in shell.user_ns["other"].badge
+
+
+def test_a_recording_is_no_turn_of_a_conversation(ran, refused, shell, tmp_path):
+    path = tmp_path / "run.jsonl"
+    ran(f"%aiflow trace record {path}")
+    ran("%%aiflow\nWhy?")
+    ran(f"%aiflow trace replay {path}")
+    assert refused("%%aiflow -c talk\nWhy?") == "AF801"
+    ran("%%aiflow -o again\nWhy?")
+    assert "recorded)" in shell.user_ns["again"].badge
+    ran("%%aiflow -c talk\nWhy?")
 
 
 def test_a_replayed_run_tells_how_far_its_nodes_are_behind(ran, shell, tmp_path):
