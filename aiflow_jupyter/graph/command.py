@@ -203,7 +203,8 @@ def _checked(
     parsed = _read(file, name, signatures)
     functions = assumed(parsed.spec, signatures, sure)
     findings = examine(parsed.spec, signatures, {*functions, *sure}, parsed)
-    findings.warnings.extend(_perhaps(parsed, signatures, sure))
+    wrong = {error.path for error in findings.errors}
+    findings.warnings.extend(each for each in _perhaps(parsed, signatures, sure) if each.path not in wrong)
     return parsed, functions, findings, None if findings.errors else bounds(parsed.spec, signatures)
 
 
@@ -226,7 +227,7 @@ def _perhaps(parsed: Parsed, signatures: Signatures, sure: set[str]) -> Iterator
             if meant and parsed.quoted(path):
                 found += 1
                 message = f"node {node!r}: {parameter.name}={word!r} is taken to be a function of yours"
-                hint = f"did you mean {meant!r}? if not, --functions {word} says so"
+                hint = f"did you mean {meant!r}? if it is yours, --functions {word} says so"
                 problem = GraphProblem(message, code="AF217", hint=f"{parsed.caret(path)}\n{hint}")
                 problem.severity, problem.path = "warning", path
                 yield problem
