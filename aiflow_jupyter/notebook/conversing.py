@@ -65,7 +65,7 @@ def line(shell: Any, host: Host, options: argparse.Namespace) -> None:
     from aiflow_jupyter.tiers.conversation.turns import chat
 
     book = host.conversations
-    action, name, file = actions.understood(options.words)
+    action, name, file = actions.understood(options.words, options.view, diff=options.diff)
     if action:
         text = actions.act(book, action, name, file)
     elif not name:
@@ -74,7 +74,7 @@ def line(shell: Any, host: Host, options: argparse.Namespace) -> None:
         turns = book.known(name)
         # What is made of turns that are not to be stored is not to be, either.
         fitted = _fitted(host, chat(turns), options.view, name if all(turn.stored for turn in turns) else "")
-        text = actions.viewed(book, name, fitted, diff=options.diff)
+        text = actions.viewed(turns, options.view, fitted, diff=options.diff)
     else:
         turns = book.known(name)
         output_of(shell).show({"text/markdown": _markdown(turns), "text/plain": plain(printing.transcript(turns))})

@@ -124,8 +124,6 @@ def parse_line(line: str) -> argparse.Namespace:
     options = parser.parse_intermixed_args(words)
     if command == "trace" and options.file is None and options.action != "off":
         parser.error(f"{options.action} needs a FILE")
-    if command == "conversation" and options.diff and not options.view:
-        parser.error("--diff needs --view TIER")
     options.command = command
     return options
 

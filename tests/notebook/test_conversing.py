@@ -147,7 +147,18 @@ def test_a_conversation_goes_out_to_a_file_and_in_again(shell, said, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", ["undo", "export talk", "talk more", "import talk a b", "talk --diff", "talk --view auto", "--nope"]
+    "line",
+    [
+        "undo",
+        "export talk",
+        "talk more",
+        "import talk a b",
+        "talk --diff",
+        "--view cloud",
+        "undo talk --view cloud",
+        "talk --view auto",
+        "--nope",
+    ],
 )
 def test_a_line_that_can_not_be_understood_is_one_message(said, line):
     assert said(f"%aiflow conversation {line}").code == "AF801"
@@ -172,6 +183,17 @@ def test_what_a_tier_is_sent_and_what_that_changes(shell, provider, said, the_ho
     shell.ran("%%aiflow -c talk --no-store\nhush")
     said("%aiflow conversation talk --view local")
     assert asked == [(4, "local", "talk"), (4, "cloud", "talk"), (6, "local", "")]
+
+
+def test_what_a_tier_is_never_sent_is_said(shell, provider, said, the_host):
+    async def view(messages, tier, conversation):
+        return Fitted(tuple(messages), 12)
+
+    shell.ran("%%aiflow -c talk --stay local\nhush")
+    provider.view = view
+    told = "cloud is never sent this, as it was asked with --stay local"
+    assert told in said("%aiflow conversation talk --view cloud")
+    assert "never" not in said("%aiflow conversation talk --view local")
 
 
 class Late(Future):

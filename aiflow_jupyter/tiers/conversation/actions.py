@@ -17,24 +17,34 @@ from aiflow_jupyter.errors import CommandError
 from aiflow_jupyter.graph.problems import counted
 from aiflow_jupyter.tiers.conversation.printing import difference, spoken, view
 from aiflow_jupyter.tiers.conversation.store import Conversations
-from aiflow_jupyter.tiers.conversation.turns import ACTIONS, chat, require_name
-from aiflow_jupyter.tiers.terms import Fitted, Misfit
+from aiflow_jupyter.tiers.conversation.turns import ACTIONS, Turn, chat, require_name
+from aiflow_jupyter.tiers.terms import PLACES, REACH, Fitted, Misfit, TierName, strictest
 
 _ASKED = 60
 """Letters of a question that is taken away."""
 
 
-def understood(words: Sequence[str]) -> tuple[str, str, Path | None]:
+def understood(words: Sequence[str], tier: str | None, *, diff: bool) -> tuple[str, str, Path | None]:
     """What is to be done, with which conversation and which file; no action shows it, no name lists all.
 
+    Args:
+        words: the command's.
+        tier: as which tier is sent it, None for as it is.
+        diff: only what that changes.
+
     Raises:
-        CommandError: words are missing or too many, or no conversation can have that name.
+        CommandError: words are missing or too many, no conversation can have that name, or an option has no sense.
     """
     action, rest = (words[0], list(words[1:])) if words and words[0] in ACTIONS else ("", list(words))
     wanted = {"export": ("NAME", "FILE"), "import": ("NAME", "FILE")}.get(action, ("NAME",))
     if len(rest) > len(wanted) or (action and len(rest) < len(wanted)):
         takes = f"conversation {action} {' '.join(wanted)}" if action else "conversation [NAME]"
         raise CommandError(f"{' '.join(['conversation', *words])} can't be understood", code="AF801", hint=takes)
+    if diff and tier is None:
+        raise CommandError("--diff needs --view TIER", code="AF801")
+    if tier is not None and (action or not rest):
+        hint = f"conversation NAME --view {tier}"
+        raise CommandError("--view shows one conversation", code="AF801", hint=hint)
     if rest:
         require_name(rest[0])
     return action, rest[0] if rest else "", Path(rest[1]).expanduser() if len(rest) > 1 else None
@@ -66,8 +76,13 @@ def act(book: Conversations, action: str, name: str, file: Path | None) -> str:
     return f"{name}: {counted(len(turns), 'turn')} read from {file}"
 
 
-def viewed(book: Conversations, name: str, fitted: Fitted | Misfit, *, diff: bool) -> str:
-    """A conversation as a tier is sent it, or what that changes."""
+def viewed(turns: Sequence[Turn], tier: TierName, fitted: Fitted | Misfit, *, diff: bool) -> str:
+    """A conversation as a tier is sent it, or what that changes, and whether it is ever sent there."""
     if isinstance(fitted, Misfit):
-        return f"it can't be made to fit: {fitted.why}"
-    return difference(chat(book.known(name)), fitted) if diff else view(fitted)
+        text = f"it can't be made to fit: {fitted.why}"
+    else:
+        text = difference(chat(turns), fitted) if diff else view(fitted)
+    floor = strictest(*(turn.stay for turn in turns))
+    if REACH[PLACES[tier]] <= REACH[floor]:
+        return text
+    return f"{tier} is never sent this, as it was asked with --stay {floor}; if it were:\n{text}"

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from aiflow_jupyter.errors import CommandError, plain
+from aiflow_jupyter.errors import plain
 from aiflow_jupyter.runtime.source import TIERS
+
+if TYPE_CHECKING:
+    from aiflow_jupyter.tiers.terms import TierName
 
 WithRouter = Callable[[Callable[[Any], Coroutine[Any, Any, Any]]], Any]
 
@@ -21,7 +24,7 @@ def command(with_router: WithRouter) -> click.Command:
     @click.argument("words", metavar="[NAME]", nargs=-1)
     @click.option("--view", "tier", type=click.Choice(TIERS[1:]), help="As this tier is sent it.")
     @click.option("--diff", is_flag=True, help="What folding takes away and puts in its place; with --view.")
-    def conversation(words: tuple[str, ...], tier: str | None, *, diff: bool) -> None:
+    def conversation(words: tuple[str, ...], tier: TierName | None, *, diff: bool) -> None:
         """All conversations that are kept, or one in full.
 
         `undo NAME` takes its last turn away, `forget NAME` deletes it, `export NAME FILE` writes it to a file of JSON
@@ -31,9 +34,7 @@ def command(with_router: WithRouter) -> click.Command:
         from aiflow_jupyter.tiers.conversation.store import Conversations
         from aiflow_jupyter.tiers.conversation.turns import chat
 
-        if diff and tier is None:
-            raise CommandError("--diff needs --view TIER", code="AF801")
-        action, name, file = actions.understood(words)
+        action, name, file = actions.understood(words, tier, diff=diff)
         book = Conversations()
         if action:
             text = actions.act(book, action, name, file)
@@ -42,8 +43,9 @@ def command(with_router: WithRouter) -> click.Command:
         elif tier is None:
             text = printing.transcript(book.known(name))
         else:
-            messages = chat(book.known(name))
-            text = actions.viewed(book, name, with_router(lambda router: router.view(messages, tier, name)), diff=diff)
+            turns = book.known(name)
+            fitted = with_router(lambda router: router.view(chat(turns), tier, name))
+            text = actions.viewed(turns, tier, fitted, diff=diff)
         click.echo(plain(text))
 
     return conversation
