@@ -179,6 +179,7 @@ def require_arguments(given: Mapping[str, Any], mark: str = "") -> None:
     Raises:
         CommandError: one has a type or value that it can't have.
     """
+    from aiflow_jupyter.runtime.source import FLOORS, TIERS
 
     def refuse(name: str, must: str) -> NoReturn:
         said = repr(given[name])
@@ -188,6 +189,9 @@ def require_arguments(given: Mapping[str, Any], mark: str = "") -> None:
     for name in ("tier", "stay", "model", "system"):
         if not isinstance(given.get(name), str | None):
             refuse(name, "not text")
+    for name, known in (("tier", TIERS), ("stay", FLOORS)):
+        if given.get(name) is not None and given[name] not in known:
+            refuse(name, f"not {', '.join(known[:-1])} or {known[-1]}")
     for name in ("temperature", "max_tokens", "seed"):
         kind = int | float if name == "temperature" else int
         if isinstance(given.get(name), bool) or not isinstance(given.get(name), kind | None):

@@ -383,6 +383,8 @@ def test_a_host_that_is_stopped_from_its_own_loop_stops_without_waiting_for_itse
         ("Hi", {"system": {}}, "system is {}, not text"),
         ("Hi", {"model": 5}, "model is 5, not text"),
         ("Hi", {"tier": []}, "tier is [], not text"),
+        ("Hi", {"tier": "xx"}, "tier is 'xx', not auto, local, hpc or cloud"),
+        ("Hi", {"stay": "here"}, "stay is 'here', not local, institution or anywhere"),
         ("Hi", {"max_tokens": 10**9}, "max_tokens is 1000000000"),
         ("Hi", {"max_tokens": 0}, "max_tokens is 0"),
         ("Hi", {"max_tokens": 1.5}, "not a whole number"),
