@@ -149,6 +149,12 @@ def parse_cell_line(line: str) -> argparse.Namespace:
             hint="leave it out, and type %aiflow why when the answer is there",
         )
     if command == "ask":
+        if options.explain and (options.background or options.out or options.why):
+            raise CommandError(
+                "--explain asks nothing, so that there is no answer for -o, -b or --why",
+                code="AF801",
+                hint="leave out the one or the others",
+            )
         require_arguments(vars(options), "--")
     return options
 

@@ -20,7 +20,7 @@ def test_a_bare_line_asks_whoever_is_best():
 
 
 def test_every_option_of_a_question_is_read():
-    line = '--tier local --stay institution --fallback --explain --model m1 --system "Be brief, it\'s late"'
+    line = '--tier local --stay institution --fallback --model m1 --system "Be brief, it\'s late"'
     line += " --temperature 0.5 --max-tokens 9 --seed 3 -c talk --no-store -o x -b --raw"
     options = vars(parse_cell_line(line))
     assert options == {
@@ -28,7 +28,7 @@ def test_every_option_of_a_question_is_read():
         "tier": "local",
         "stay": "institution",
         "fallback": True,
-        "explain": True,
+        "explain": False,
         "model": "m1",
         "system": "Be brief, it's late",
         "temperature": 0.5,
@@ -206,3 +206,10 @@ def test_a_value_that_can_not_be_made_text_is_an_error_that_names_it():
         insert("a {{thing}}", {"thing": Broken()})
     assert caught.value.code == "AF803"
     assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+@pytest.mark.parametrize("more", ["-o x", "-b", "--why"])
+def test_what_is_only_explained_has_no_answer_to_do_something_with(more):
+    assert parse_cell_line("--explain").explain
+    with pytest.raises(CommandError, match="asks nothing"):
+        parse_cell_line(f"--explain {more}")

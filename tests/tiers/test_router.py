@@ -137,6 +137,7 @@ async def test_a_tier_beyond_the_floor_is_refused_also_by_name():
     got = await answer(router(of), tier="cloud", stay="institution", fallback=False)
     assert (got.error.code, asked(of)) == ("AF751", [])
     assert "not allowed: this request stays" in got.error.message
+    assert "--stay" in got.error.hint
 
 
 async def test_an_image_goes_to_a_tier_that_takes_images():

@@ -96,7 +96,7 @@ def serviced(
             raise TraceError(
                 f"node {fault.node!r} has no service time that could be slower",
                 code="AF745",
-                hint=f"declare one: service={{{fault.node!r}: 0.08}}",
+                hint=f"declare one: service={{{fault.node!r}: 0.08}}, in a terminal --service {fault.node}=0.08",
             )
     services = {node: Service(node, service.get(node), faults, seed) for node in named}
 
