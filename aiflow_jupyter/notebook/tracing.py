@@ -92,10 +92,8 @@ class NextRun:
 
 def _marked(trace: Trace) -> Trace:
     """A trace whose answers say, beside their model's name, that they are recorded."""
-    exchanges = (replace(each, events=tuple(map(_mark, each.events))) for each in trace.exchanges)
-    return replace(trace, exchanges=tuple(exchanges))
 
+    def mark(event: Recorded) -> Recorded:
+        return replace(event, meta={**event.meta, "badge": "recorded"})
 
-def _mark(event: Recorded) -> Recorded:
-    badge = ", ".join(filter(None, [event.meta.get("badge", ""), "recorded"]))
-    return replace(event, meta={**event.meta, "badge": badge})
+    return replace(trace, exchanges=tuple(replace(one, events=tuple(map(mark, one.events))) for one in trace.exchanges))
