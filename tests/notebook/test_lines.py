@@ -33,7 +33,6 @@ def test_a_line_is_read_with_its_words():
         ("ask", "%%aiflow ask"),
         ("run flow", "%%aiflow run"),
         ("graph", "NAME"),
-        ("conversation --diff", "--view TIER"),
     ],
 )
 def test_a_line_that_can_not_be_read_is_one_error_that_says_what_to_do(line, says):
