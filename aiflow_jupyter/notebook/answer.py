@@ -98,8 +98,7 @@ class Reply:
     @property
     def badge(self) -> str:
         """Who answered and how fast, in one line, and whether it is a part of the answer."""
-        badge = self._answer.badge()
-        return badge if self.complete else f"{badge} · {PART}"
+        return " · ".join(filter(None, [self._answer.badge(), "" if self.complete else PART]))
 
     def __str__(self) -> str:
         return self.text

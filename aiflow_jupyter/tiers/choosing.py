@@ -28,13 +28,13 @@ from aiflow_jupyter.tiers.terms import (
     LABELS,
     NAMES,
     PLACES,
-    REACH,
     Floor,
     Judge,
     Label,
     Tier,
     TierName,
     strictest,
+    within,
 )
 
 CHAINS: Final[Mapping[Label, tuple[TierName, ...]]] = MappingProxyType(
@@ -139,9 +139,9 @@ class Choice:
     def unfit(self, name: TierName) -> str:
         """Why a tier is out of the question whatever its state, empty if it is not. The floor comes first."""
         request, floor = self.request, self.floor
-        if REACH[PLACES[name]] > REACH[floor]:
-            within = "on this machine" if floor == "local" else "within the institution"
-            return f"not allowed: this request stays {within}"
+        if not within(PLACES[name], floor):
+            where = "on this machine" if floor == "local" else "within the institution"
+            return f"not allowed: this request stays {where}"
         tier = self.serving(name)
         if tier is None:
             return "not configured"

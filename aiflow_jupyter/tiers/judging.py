@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aiflow_jupyter.tiers.judge import EmbeddedJudge, Rule, judge_named
-from aiflow_jupyter.tiers.terms import PLACES, REACH, Floor, TierName, Verdict
+from aiflow_jupyter.tiers.terms import PLACES, Floor, TierName, Verdict, within
 
 if TYPE_CHECKING:
     from aiflow_jupyter.runtime.source import Message, Source
@@ -47,7 +47,7 @@ class ConfiguredJudge:
         judge = self._made[-1]
         if isinstance(judge, EmbeddedJudge):
             return judge.judge(messages)
-        beyond = REACH[PLACES[judge.tier]] > REACH[floor]
+        beyond = not within(PLACES[judge.tier], floor)
         if not beyond and not self.rests(judge.tier):
             return judge.ajudge(messages)
         verdict = judge.fallback.judge(messages)

@@ -34,7 +34,7 @@ from aiflow_jupyter.tiers.choosing import Choice, Chooser, Routing
 from aiflow_jupyter.tiers.counting import TokenCounter, estimate
 from aiflow_jupyter.tiers.decision import Candidate, Decision
 from aiflow_jupyter.tiers.health import Health
-from aiflow_jupyter.tiers.terms import PLACES, REACH, Fitted, Fitter, Intent, Judge, Ledger, Misfit, Tier, TierName
+from aiflow_jupyter.tiers.terms import PLACES, Fitted, Fitter, Intent, Judge, Ledger, Misfit, Tier, TierName, within
 
 _PATIENCE_S: Final = 15.0
 """A server that is started again is back by then, and whoever asks still waits; a large model that is being loaded
@@ -380,7 +380,7 @@ def _nobody(choice: Choice, failures: Sequence[AiflowError]) -> AiflowError:
     advice = ""
     if alone.tokens is not None:
         advice = "Shorten it, ask for fewer tokens (max_tokens), or ask a tier with a larger window."
-    elif REACH[PLACES[alone.tier]] > REACH[choice.floor]:
+    elif not within(PLACES[alone.tier], choice.floor):
         own = choice.settings.stay == choice.floor
         advice = (
             "route.stay in aiflow.toml says so"

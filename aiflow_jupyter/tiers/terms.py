@@ -25,6 +25,11 @@ def strictest(*floors: Floor) -> Floor:
     return min(floors, key=REACH.__getitem__, default="anywhere")
 
 
+def within(place: Floor, floor: Floor) -> bool:
+    """Whether what has that floor may go to a place, one of `PLACES`."""
+    return REACH[place] <= REACH[floor]
+
+
 Label = Literal["LOW", "MEDIUM", "HIGH"]
 LABELS: Final[tuple[Label, ...]] = ("LOW", "MEDIUM", "HIGH")
 """How hard a request is, as the judge says it."""

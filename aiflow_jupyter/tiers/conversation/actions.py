@@ -18,7 +18,7 @@ from aiflow_jupyter.graph.problems import counted
 from aiflow_jupyter.tiers.conversation.printing import difference, spoken, view
 from aiflow_jupyter.tiers.conversation.store import Conversations
 from aiflow_jupyter.tiers.conversation.turns import ACTIONS, Turn, chat, require_name
-from aiflow_jupyter.tiers.terms import PLACES, REACH, Fitted, Misfit, TierName, strictest
+from aiflow_jupyter.tiers.terms import PLACES, Fitted, Misfit, TierName, strictest, within
 
 _ASKED = 60
 """Letters of a question that is taken away."""
@@ -83,6 +83,6 @@ def viewed(turns: Sequence[Turn], tier: TierName, fitted: Fitted | Misfit, *, di
     else:
         text = difference(chat(turns), fitted) if diff else view(fitted)
     floor = strictest(*(turn.stay for turn in turns))
-    if REACH[PLACES[tier]] <= REACH[floor]:
+    if within(PLACES[tier], floor):
         return text
     return f"{tier} is never sent this, as it was asked with --stay {floor}; if it were:\n{text}"

@@ -21,7 +21,7 @@ from aiflow_jupyter.errors import AiflowError, ProviderError
 from aiflow_jupyter.runtime.source import Message, Request, Source
 from aiflow_jupyter.tiers.conversation.aside import aside
 from aiflow_jupyter.tiers.counting import parts
-from aiflow_jupyter.tiers.terms import REACH, Counter, Floor, Tier
+from aiflow_jupyter.tiers.terms import Counter, Floor, Tier, within
 
 EXTRACT: Final = "extract"
 DEADLINE_S: Final = 60.0
@@ -91,7 +91,7 @@ class Summariser:
             floor: how far the text may go.
         """
         local, problem = self._local(), ""
-        if local is not None and not self.without_model() and REACH[local.place] <= REACH[floor]:
+        if local is not None and not self.without_model() and within(local.place, floor):
             try:
                 async with asyncio.timeout(self._deadline_s):
                     text = await self._told(local, before, messages, room)
