@@ -260,7 +260,8 @@ class AiflowMagics(Magics):  # type: ignore[misc]
             return None
         from aiflow_jupyter.notebook.conversing import CellTurn, running_cell
 
-        self._next_run.require_asked()
+        if not options.explain:
+            self._next_run.require_asked()
         turn = CellTurn(
             self._host.conversations,
             options.conversation,

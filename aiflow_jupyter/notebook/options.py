@@ -202,11 +202,13 @@ def require_arguments(given: Mapping[str, Any], mark: str = "") -> None:
         kind = int | float if name == "temperature" else int
         if isinstance(given.get(name), bool) or not isinstance(given.get(name), kind | None):
             refuse(name, "not a number" if name == "temperature" else "not a whole number")
-    temperature, most = given.get("temperature"), given.get("max_tokens")
-    if temperature is not None and not 0 <= temperature <= 10:
-        refuse("temperature", "not between 0 and 10")
-    if most is not None and not 1 <= most <= MOST_TOKENS:
-        refuse("max_tokens", f"not at least 1 and at most {MOST_TOKENS:,}")
+    for name, least, most, must in (
+        ("temperature", 0, 10, "not between 0 and 10"),
+        ("max_tokens", 1, MOST_TOKENS, f"not at least 1 and at most {MOST_TOKENS:,}"),
+        ("seed", 1 - 2**63, 2**63 - 1, "not a number of 64 bits"),
+    ):
+        if given.get(name) is not None and not least <= given[name] <= most:
+            refuse(name, must)
 
 
 def asks_for_help(words: Sequence[str]) -> bool:

@@ -544,7 +544,7 @@ class Run:
                 self.withheld(f"{node}.overflow", text)
             if guardian.errors and guardian.ports.get("error"):  # without it, the run's error says what failed
                 count = counted(guardian.errors, "event")
-                text = f"{count} failed at node {node!r} and left by its error port: the result is not whole"
+                text = f"{count} failed at node {node!r} and left by its error port: the result may not be whole"
                 self.withheld(f"{node}.errors", text)
 
     def _may_change(self) -> bool:

@@ -389,6 +389,7 @@ def test_a_host_that_is_stopped_from_its_own_loop_stops_without_waiting_for_itse
         ("Hi", {"max_tokens": 0}, "max_tokens is 0"),
         ("Hi", {"max_tokens": 1.5}, "not a whole number"),
         ("Hi", {"seed": "x"}, "not a whole number"),
+        ("Hi", {"seed": 10**30}, "not a number of 64 bits"),
     ],
 )
 def test_an_argument_that_can_not_be_meant_is_one_error_that_says_so(the_host, provider, prompt, arguments, says):
